@@ -32,9 +32,9 @@ class Model(nn.Module):
 
 
 def problem():
-    """Return edges, features and tastes of users, most of whose ratings go to items of their taste.
+    """Return (graph to items, graph to users, users' features, items' features, users' tastes) of generated ratings.
 
-    The features are almost noise.
+    Most ratings of a user go to items of the user's taste. The features are almost noise.
     """
     rng = np.random.default_rng(0)
     tastes, genres = rng.integers(0, N_TASTES, N_USERS), rng.integers(0, N_TASTES, N_ITEMS)
@@ -48,7 +48,7 @@ def problem():
 
 
 def divided(comm, to_items, to_users, users, items, tastes):
-    """Return this rank's part; METIS divides both sides together, and both graphs have the same division."""
+    """Return this rank's part of both graphs, both features and the tastes; METIS divides users and items together."""
     to_users = to_users.shard(comm, "metis", mode="sar")
     parts = np.empty(N_USERS, np.int64), np.empty(N_ITEMS, np.int64)
     for rank, ids in enumerate(comm.allgather((to_users.dst_ids, to_users.src_ids))):
@@ -59,7 +59,7 @@ def divided(comm, to_items, to_users, users, items, tastes):
 
 
 def step(model, flat, to_items, to_users, users, items, tastes):
-    """Return the loss over all ranks, and write the gradient over all ranks into `flat`."""
+    """Return the loss over all ranks, and write the gradient over all ranks into `flat`, the model's parameters as one array."""
     flat.zero_grad()
     loss = ops.cross_entropy(model(to_items, to_users, Tensor(users), Tensor(items)), tastes, count=N_USERS)
     loss.backward()

@@ -9,7 +9,7 @@ from sarlite import Graph, Trainer, fn, nn, optim
 
 
 class SAGEConv(nn.Module):
-    """h'_i = W_root h_i + mean_j W h_j."""
+    """GraphSAGE layer: h'_i = W_root h_i + mean_j W h_j."""
 
     def __init__(self, n_in, n_out, rng):
         self.root = nn.Linear(n_in, n_out, rng=rng)
@@ -20,7 +20,7 @@ class SAGEConv(nn.Module):
 
 
 class Model(nn.Module):
-    """Two GraphSAGE layers with a ReLU and dropout between them."""
+    """Model of two GraphSAGE layers with a ReLU and dropout between them."""
 
     def __init__(self, n_in, n_out, rng):
         self.first, self.second = SAGEConv(n_in, 16, rng), SAGEConv(16, n_out, rng)
@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 def data(n=1000, n_classes=4):
-    """Return nodes of four classes, most of whose edges stay within a class; the features are almost noise."""
+    """Return (src, dst, x, labels) of a random graph whose edges mostly stay within a class; the features are almost noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n)
     src, dst = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)

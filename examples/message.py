@@ -1,4 +1,4 @@
-"""A message of your own: edge features, a learnable matrix found by the tape, and an attention of your own.
+"""Message functions of your own, built from tape operations: one with edge features and a learnable matrix, and an attention.
 
 Run it with `python examples/message.py`.
 """

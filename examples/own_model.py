@@ -16,7 +16,7 @@ from sarlite import fn, nn
 
 
 class MixedConv(nn.Module):
-    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b.
+    """Graph convolution h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b.
 
     The bias b is left out before a batch norm, which cancels it.
     """
@@ -32,7 +32,7 @@ class MixedConv(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Two MixedConv layers with batch norm, ReLU and dropout between them."""
+    """Model of two MixedConv layers with batch norm, ReLU and dropout between them."""
 
     self_loops = False  # optional: True adds missing self loops unless --self-loops is given
 

@@ -39,10 +39,10 @@ class Part:
 
 
 def make_part(comm, src, dst, owner):
-    """Return this rank's Part. Collective: one alltoall tells each peer which of its rows are needed here.
+    """Return this rank's Part of the graph with edges src -> dst (global ids); `owner` has the rank of each node. Collective.
 
-    `src` and `dst` are global ids, shape (n_edges,). `owner` is the rank of each node, shape (n_nodes,). This small
-    example reads the whole graph on every rank; the code below uses the in-edges of local nodes alone.
+    One alltoall tells each peer which of its rows are needed here. `src` and `dst` have shape (n_edges,), `owner` (n_nodes,). This
+    small example reads the whole graph on every rank; the code below uses the in-edges of local nodes alone.
     """
     local_row = np.empty(len(owner), np.int64)
     for rank in range(comm.size):
@@ -69,14 +69,14 @@ def rounds(part):
 
 
 def fetch(part, z, source, dest):
-    """Return the rows Z_q->p that `source` sends, shape (n_halo, ...), and send `dest` the local rows that it needs."""
+    """Return the rows Z_q->p that rank `source` sends, shape (n_halo, ...); send rank `dest` the rows of `z` that it needs."""
     z_halo = np.empty((part.blocks[source].n_halo, *z.shape[1:]))
     part.comm.Sendrecv(z[part.sent_rows[dest]], dest, recvbuf=z_halo, source=source)
     return z_halo
 
 
 def push(part, d_halo, d_z, source, dest):
-    """Send `source` the gradients E_p->q of its rows, `d_halo`; add the gradients from `dest` to `d_z` in place."""
+    """Send rank `source` the gradients `d_halo` of its rows (E_p->q); add the gradients that rank `dest` sends to `d_z` in place."""
     rows = part.sent_rows[dest]
     d_rows = np.empty((len(rows), *d_z.shape[1:]))
     part.comm.Sendrecv(d_halo, source, recvbuf=d_rows, source=dest)
@@ -96,7 +96,7 @@ def sum_forward(part, z):
 
 
 def sum_backward(part, d_acc):
-    """Return the gradient of `z`, shape (n_local, ...): algorithm 2, case 1. Only gradients travel."""
+    """Return the gradient of `z` from `d_acc`, the gradient of the sums, both (n_local, ...): algorithm 2, case 1."""
     d_z = np.zeros_like(d_acc)
     for source, dest in rounds(part):
         block = part.blocks[source]
@@ -110,7 +110,7 @@ def sum_backward(part, d_acc):
 # ---- 4. Attention: the gradient needs the remote rows again (case 2)
 
 def attend_forward(part, z, a_src, a_dst):
-    """Return sum_j softmax_j(e_ij) z_j of Eq. 3 by algorithm 1, and the residuals of the backward pass.
+    """Return GAT's sum_j softmax_j(e_ij) z_j for local nodes (Eq. 3, algorithm 1), and the residuals that `attend_backward` takes.
 
     `z` and the output have shape (n_local, H, D), `a_src` and `a_dst` (H, D). The softmax over all in-edges is made
     one block at a time: whenever the maximum of a node grows, its sums are rescaled. Isolated nodes give 0.
@@ -128,7 +128,7 @@ def attend_forward(part, z, a_src, a_dst):
 
 
 def attend_block(block, z_halo, a_src, score_dst, maximum, denominator, acc):
-    """Add the edges of one block to the running maximum, denominator and weighted sum, in place (SAR 3.4).
+    """Add the edges of one block to the running `maximum`, `denominator` and weighted sum `acc`, in place (SAR 3.4).
 
     The arrays per edge, (n_edges, H) and (n_edges, H, D), end with this call.
     """
@@ -144,7 +144,7 @@ def attend_block(block, z_halo, a_src, score_dst, maximum, denominator, acc):
 
 
 def attend_backward(part, residuals, d_out, a_src, a_dst):
-    """Return the gradients of z, a_src and a_dst by algorithm 2, case 2; `d_out` has shape (n_local, H, D).
+    """Return the gradients of z, a_src and a_dst from `d_out`, shape (n_local, H, D), and `residuals`: algorithm 2, case 2.
 
     The gradients of the parameters are this rank's share: `train` sums them over ranks.
     """
@@ -163,7 +163,7 @@ def attend_backward(part, residuals, d_out, a_src, a_dst):
 
 
 def attend_block_backward(block, z_halo, a_src, score_dst, log_sum, d_out, mean, d_score_dst):
-    """Return the gradients of one block for the halo rows, shape (n_halo, H, D), and for a_src, shape (H, D).
+    """Return the gradients that one block adds to the halo rows, shape (n_halo, H, D), and to a_src, shape (H, D).
 
     The gradient of the destinations' scores is added to `d_score_dst` in place. The arrays per edge end with this call.
     """
@@ -181,7 +181,7 @@ def attend_block_backward(block, z_halo, a_src, score_dst, log_sum, d_out, mean,
 
 
 def scores(block, z_halo, a_src, score_dst):
-    """Return the scores e_ij of Eq. 3 and the slope of LeakyReLU at each of them, both of shape (n_edges, H)."""
+    """Return the scores e_ij (Eq. 3) of a block's edges, and the slope of LeakyReLU at each of them, both of shape (n_edges, H)."""
     score = (z_halo * a_src).sum(-1)[block.src] + score_dst[block.dst]  # a^T (z_i || z_j)
     slope = np.where(score > 0, 1, SLOPE)
     return slope * score, slope
@@ -203,13 +203,13 @@ def views(flat, shapes):
 
 
 def gat_layer(part, h, w, a_src, a_dst, bias):
-    """Return Eq. 1 and 3 without sigma, heads side by side, shape (n_local, H D), and the residuals."""
+    """Return a GAT layer's output (Eq. 1 and 3) before its activation, shape (n_local, H D), and the residuals for the backward pass."""
     out, residuals = attend_forward(part, np.tensordot(h, w, 1), a_src, a_dst)
     return out.reshape(len(h), a_src.size) + bias, (h, residuals)
 
 
 def gat_layer_backward(part, residuals, d_out, w, a_src, a_dst, bias):
-    """Return the gradients of h, w, a_src, a_dst and bias; `d_out` has shape (n_local, H D)."""
+    """Return the gradients of h, w, a_src, a_dst and bias from `d_out`, shape (n_local, H D), and the layer's residuals."""
     h, attention_residuals = residuals
     d_z, d_a_src, d_a_dst = attend_backward(part, attention_residuals, d_out.reshape(-1, *a_src.shape), a_src, a_dst)
     return np.tensordot(d_z, w, ([1, 2], [1, 2])), np.tensordot(h.T, d_z, 1), d_a_src, d_a_dst, d_out.sum(0)
@@ -249,7 +249,7 @@ def all_sum(comm, x):
 
 
 def train(part, x, labels, shapes, n_epochs=50, lr=0.01):
-    """Train with Adam and yield the loss of each epoch, which is the same on each rank."""
+    """Train the GAT with Adam and yield the loss of each epoch, which is the same on each rank."""
     rng = np.random.default_rng(0)  # equal on all ranks, so all start with equal parameters
     flat = np.concatenate([0.3 * rng.standard_normal(np.prod(s)) * (len(s) > 1) for s in shapes])  # biases are 0
     parameters, m, v = views(flat, shapes), np.zeros_like(flat), np.zeros_like(flat)
@@ -268,7 +268,7 @@ def train(part, x, labels, shapes, n_epochs=50, lr=0.01):
 # ---- 6. Run
 
 def community_graph(n_nodes=600, n_classes=4, n_features=8, degree=8, seed=0):
-    """Return (src, dst, x, labels): mostly edges within communities, self loops, noisy features. Equal on all ranks."""
+    """Return (src, dst, x, labels) of a random graph with self loops and mostly edges within a class. Equal on all ranks."""
     rng = np.random.default_rng(seed)
     labels = np.sort(rng.integers(0, n_classes, n_nodes))  # so a range of ids is almost a community
     src, dst = rng.integers(0, n_nodes, (2, n_classes * degree * n_nodes))

@@ -21,7 +21,7 @@ def problem():
 
 
 def gradients(graph, x, labels):
-    """Return the flat gradient of the mean loss over all nodes; `x` and `labels` are this rank's rows."""
+    """Return the gradient of the mean loss over all nodes, as one flat array; `graph`, `x` and `labels` may be one rank's part."""
     rng = nn.Random(seed=0)
     model = GAT(N_FEATURES, N_CLASSES, rng=rng, dtype=np.float64)
     flat = nn.flatten(model)

@@ -10,7 +10,7 @@ from sarlite import oracle
 
 
 def matrix(case):
-    """Return the mean over in-edges as a sparse matrix, shape (n_dst, n_src)."""
+    """Return the sparse matrix, shape (n_dst, n_src), that takes the mean over the in-edges of the case's graph."""
     degrees = np.bincount(case.dst, minlength=case.n_dst)
     values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.dst]
     return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))
@@ -25,7 +25,7 @@ def mean_vjp(case, g):
 
 
 def transposed(case):
-    """Return a gradient by a matrix whose columns, not rows, were divided by their number of entries."""
+    """Return a wrong matrix for the gradient: its columns, not its rows, are divided by their number of entries."""
     degrees = np.bincount(case.src, minlength=case.n_src)
     values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.src]
     return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))

@@ -7,7 +7,7 @@ import pytest
 
 
 def extremum(case):
-    """Return maxima over in-edges; 0 for a node without in-edges."""
+    """Return the maximum of case.x over each node's in-edges, or 0 for a node without in-edges."""
     top = np.full((case.n_dst, *case.x.shape[1:]), -np.inf, case.x.dtype)
     np.maximum.at(top, case.dst, case.x[case.src])
     return np.where(np.bincount(case.dst, minlength=case.n_dst)[:, None] == 0, case.x.dtype.type(0), top)

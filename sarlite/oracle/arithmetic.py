@@ -234,7 +234,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g: BoundTerm, x: BoundTerm, index: Index, ties: str, rank: Array | None) -> BoundTerm:
-        """Return the gradient of `scatter_max` for each entry of x: g at the row's maximum, else 0. Ties go to the lowest `rank` or to all.
+        """Return the gradient of each row's maximum for its entries of x, from g by row; tied entries share g, or the lowest `rank` gets g.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -290,7 +290,7 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return a BoundTerm of these fields, after adding to the error what an underflow to 0 in each of `rounds` operations may cause.
+        """Return a BoundTerm of these fields, with the error enlarged by what underflow to 0 in each of `rounds` operations may add.
 
         The error is Inf where the value may overflow.
         """

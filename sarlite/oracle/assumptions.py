@@ -32,7 +32,7 @@ def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if a guess with the text `cause` predicts the array that was returned, for this difference from the expected one."""
+    """Return True if some guess with the text `cause` predicts the array that the function returned, which `difference` holds."""
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 

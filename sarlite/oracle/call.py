@@ -35,7 +35,9 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Call `run(case)` in the worker's thread, on inputs in a memory layout and with `threads` BLAS threads; return its checked outputs.
+    """Call `run(case)` in the worker's thread, with inputs in a memory layout and `threads` BLAS threads; return outputs of these shapes.
+
+    Any other result raises CallFailure. The outputs are returned by name.
 
     Parameters
     ----------
@@ -68,7 +70,9 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call `vjp(case, cotangents)` in the worker's thread, with `threads` BLAS threads; return the checked gradients of inputs by name.
+    """Call `vjp(case, cotangents)` in the worker's thread, with `threads` BLAS threads; return gradients of these shapes by name.
+
+    Any other result raises CallFailure.
 
     Gradients that the vjp leaves out or returns as None are left out.
 

@@ -68,7 +68,7 @@ def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
 
 
 def coarse(case: Case, got: Array, expected: Array) -> bool:
-    """Return True if all numbers of `got`, but none of `expected`, fit the next lower precision than the one that sums of the case have."""
+    """Return True if all numbers of `got`, but none of `expected`, are representable in the precision below the one of the case's sums."""
     unit = LOWER[case.accumulate]
 
     def fits(value):

@@ -165,7 +165,7 @@ def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
 
 def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Return entries for the graphs of a level whose names match `graphs`, or for the caller's graphs, and further ones for `widths`.
+    """Return entries for the level's graphs whose names match `graphs`, or for the caller's; further entries have other `widths`.
 
     Parameters
     ----------

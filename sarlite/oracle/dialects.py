@@ -32,7 +32,7 @@ S = TypeVar("S", bound=Shaped)
 
 
 class StateLayout(NamedTuple):
-    """Two functions for a parameter, an array or an Expr: `read` converts a library's layout to the paper's, `write` the paper's back."""
+    """Two functions for a parameter, an array or an Expr: `read` converts a library's layout to the paper's, `write` converts back."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -149,7 +149,7 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Parse `names`, words "library=oracle", to {library's name: (oracle's name, map)}; `values` has the maps from value to value.
+    """Parse "library=oracle" words to {library's attribute: (oracle's attribute, value map)}; `values` has the value maps by attribute.
 
     `values` has a dict of values by the library's name.
     """
@@ -210,7 +210,7 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return {the paper's parameter name: its StateEntry}; `projected`, or `names` of a state, can tell that the residual has a matrix.
+    """Return {paper's parameter name: StateEntry}; DGL's bias has another name if the residual has a matrix, by `projected` or `names`.
 
     Parameters
     ----------

@@ -98,16 +98,16 @@ class ExactArithmetic:
     def result(self, x: GrainedArray, rounds: int = 0) -> BoundedArray:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
-    def _proved(self, value: Array, magnitude: Array, grain: Array | float, summed: bool = False) -> GrainedArray:
-        """Return a GrainedArray of these fields, with grain 0 where a sum up to `magnitude` may be rounded. `summed`: values are sums.
+    def _proved(self, value: Array, magnitude: Array, grain: Array | float, values_are_sums: bool = False) -> GrainedArray:
+        """Return a GrainedArray, with grain 0 (not proved exact) where a sum of multiples of `grain`, up to `magnitude`, may be rounded.
 
-        The bound of the partial sums is `magnitude`, the sum of the absolute values of all terms or more. With `summed`,
+        The bound of the partial sums is `magnitude`, the sum of the absolute values of all terms or more. With `values_are_sums`,
         `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
         """
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
-        limit, most = (self.summed, self.most_summed) if summed else (self.limit, self.most)
+        limit, most = (self.summed, self.most_summed) if values_are_sums else (self.limit, self.most)
         proved = (magnitude <= limit * grain) & (magnitude < most) & (grain >= self.least)
-        if summed:
+        if values_are_sums:
             proved &= ~(np.abs(value) > min(self.stored, self.summed) * grain)
         grain = np.where(np.isfinite(value), np.where(proved, grain, 0.0), np.inf)
         # an element that is not proved may differ from 0
@@ -132,7 +132,7 @@ class ExactArithmetic:
         size = np.abs(b.value)
         fits = (np.frexp(size)[0] == 0.5) & (b.grain > 0)
         grain = np.where(np.isinf(a.grain), np.inf, np.where(fits, a.grain / size, 0.0))
-        return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, summed=True)
+        return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, values_are_sums=True)
 
     def _function_values(self, x: GrainedArray, value: Array, is_exact: Array | bool) -> GrainedArray:
         """Return `value`, a nonlinear function of x, as a GrainedArray: proved exact where x is, if the mask `is_exact` is True there."""
@@ -192,7 +192,7 @@ class ExactArithmetic:
 
     def scatter_sum(self, x, index):
         value, magnitude = (self.plain.scatter_sum(part, index) for part in (x.value, x.magnitude))
-        return self._proved(value, magnitude, _least_of_rows(x.grain, index), summed=True)
+        return self._proved(value, magnitude, _least_of_rows(x.grain, index), values_are_sums=True)
 
     def propagate(self, x, weight=None, *, source, target):
         used = np.flatnonzero(source.counts)
@@ -204,7 +204,7 @@ class ExactArithmetic:
         parts = [(x.value, None if weight is None else weight.value),
                  (x.magnitude, None if weight is None else weight.magnitude)]
         value, magnitude = (self.plain.propagate(*part, source=source, target=target) for part in parts)
-        return self._proved(value, magnitude, np.where(magnitude == 0, np.inf, grain), summed=True)
+        return self._proved(value, magnitude, np.where(magnitude == 0, np.inf, grain), values_are_sums=True)
 
     def edge_dot(self, a, b, index_a, index_b, heads):
         axes = tuple(range(1 + heads, a.value.ndim))

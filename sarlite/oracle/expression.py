@@ -276,7 +276,7 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Return a BoundedArray for each expression, which allows `rounds` more roundings; gathered rows are rounded to dtype `narrow`.
+    """Return the BoundedArray of each expression for `inputs`, allowing `rounds` more roundings; gathered rows are rounded to `narrow`.
 
     Parameters
     ----------

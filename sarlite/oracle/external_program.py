@@ -95,10 +95,7 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Call write(folder), run the program once, and return read(results); `folders` are created in the folder `results` before.
-
-        `placeholders` are further values for words in braces of the command.
-        """
+        """Call write(folder), run the program, with `placeholders` in its command, and return read(results), where `folders` are made."""
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
             for each in ("", *folders):

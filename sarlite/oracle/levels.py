@@ -149,7 +149,7 @@ def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout
 
 
 def _lower(difference: Difference) -> BoundedArray:
-    """Return the expected array with error bounds for sums in the next lower precision than promised."""
+    """Return the expected array of `difference` with error bounds for sums in the next lower precision than promised."""
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 

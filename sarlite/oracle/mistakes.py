@@ -25,7 +25,7 @@ class Guess(NamedTuple):
 
 
 def mistakes(difference: Difference) -> Iterator[Guess]:
-    """Yield a Guess for each common mistake of kernels for the operation of the difference, which is an expected and a returned array."""
+    """Yield a Guess for each common mistake that a kernel for the operation of `difference` may have made."""
     case = difference.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
         yield from _means(difference)
@@ -92,7 +92,7 @@ def _stray(difference, row):
 
 
 def _masked_rows(difference):
-    """Return the expected result with NaN in the rows whose scores are all -Inf."""
+    """Return the expected array of `difference` with NaN in the rows whose scores are all -Inf."""
     masked = all_masked(difference.case.arrays["scores"], difference.case.edges.by_dst)
     return BoundedArray(np.where(masked, np.nan, difference.expected.value), np.where(masked, 0.0, difference.expected.error))
 
@@ -130,7 +130,7 @@ def _unbiased(case):
 
 
 def _cancelled(difference: Difference) -> BoundedArray:
-    """Return the expected result with the larger error bound of a variance that is computed as E[x^2] - E[x]^2."""
+    """Return the expected array of `difference` with the larger error bound of a variance computed as E[x^2] - E[x]^2."""
     case, x = difference.case, np.asarray(difference.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

@@ -136,7 +136,7 @@ class Division:
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """Join the rows that each rank returned to an array of this shape for all ranks; they are edges if `kind` is "edge", else nodes."""
+        """Join the rows that each rank returned, of edges if `kind` is "edge", else of nodes, to an array of this shape."""
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def each_rank(function: Callable[[int, RankPart, Array], Result]) -> Callable[[list[RankPart]], list[Result]]:
-    """Return a `run` for `check_ranks` that calls `function(rank, part, ids)` in one thread for each rank.
+    """Return a function for `check_ranks` that calls `function(rank, part, node ids)` for each rank, in a thread of its own.
 
     `function` communicates by its own means. The first exception of a rank ends the run; the other threads are
     abandoned as daemons.
@@ -158,7 +158,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
 
 
 def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return about eight graphs that match the patterns, for checks on several ranks, as (name, graph): homogeneous, of few edges."""
+    """Return up to eight small homogeneous graphs of the corpus whose names match the patterns, as (name, graph)."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
                and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries = matching(entries, pattern)

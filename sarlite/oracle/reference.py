@@ -196,7 +196,7 @@ class Reference:
                 for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
     def outputs(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the outputs of a case by name, with error bounds, computed in an arithmetic."""
+        """Return the outputs of a case by name, computed in an arithmetic, such as BoundArithmetic for error bounds."""
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
@@ -236,7 +236,7 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Format an attribute's allowed values, a tuple with the default first, as text; any other value is the default alone."""
+    """Return the allowed values of an attribute, a tuple with the default first, as text; any other value is a default alone."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Checks a function again on a saved case, and describes a saved case."""
+"""`replay`: checks a function again on a saved case; `summary`: describes a saved case in a few lines."""
 
 import os
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ _ROWS_LIMIT = npy.LIMIT // 8  # arrays by row, such as degrees, take 8 bytes for
 
 
 def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write a case, a finding with its case, or a SavedCase to a directory, and return the path.
+    """Write a case, alone or with a finding or results, to a new directory, and return its path; `overwrite` replaces an older case.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwri
 
 
 def _is_case(path: Path) -> bool:
-    """Return True if a directory holds a case of this schema, and only files that the case names."""
+    """Return True if the directory `path` holds a case in the format of `save`, and no other files."""
     if path.is_symlink() or not (path / "case.json").is_file():
         return False
     try:
@@ -118,7 +118,7 @@ def _is_case(path: Path) -> bool:
 
 
 def load(path: str | os.PathLike[str]) -> SavedCase:
-    """Return the case at `path`, written by `save`, or by another program in the same format.
+    """Return the SavedCase in the directory `path`, written by `save`, or by another program in the same format.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def _outputs(case):
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
               dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Check the oracle itself: references against `outputs`, a second implementation, and graphs against published hashes.
+    """Check references on graphs of up to `most_edges` edges against `outputs`, a second implementation, and graphs against hashes.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
 
 
 def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
-    """Return random edges among some of n nodes; `which` nodes have none: the "first" half, "last" half, "odd" or "most"."""
+    """Return a random graph of n nodes; `which` nodes have no edges: the "first" half, the "last" half, the "odd" ones or "most"."""
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
     one = uniform(draw, len(ids), 4 * len(ids))
@@ -162,7 +162,7 @@ def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
 
 
 def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph whose edges mostly go into a few rows (`way` "in") or out of a few rows ("out")."""
+    """Return a graph of n nodes whose edges mostly go into a few nodes (`way` "in") or out of a few nodes ("out")."""
     few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
     even = draw.below(n, edges)
     return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
@@ -178,14 +178,14 @@ def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
 
 
 def tree(draw: SplitMixStream, n: int) -> EdgeList:
-    """Return a random tree: each node has an edge to a random earlier node."""
+    """Return a random tree of n nodes: each node has an edge to a random earlier node."""
     ids = np.arange(1, n)
     parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
     return _graph(ids, parents, n)
 
 
 def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
-    """Return `count` cliques of `size` nodes without edges between them."""
+    """Return a graph of `count` cliques of `size` nodes, without edges between the cliques."""
     one = clique(draw, size)
     shift = np.repeat(np.arange(count) * size, one.n_edges)
     return _graph(np.tile(one.src, count) + shift, np.tile(one.dst, count) + shift, count * size)

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """The function under test, with its reference, options, worker thread and report, as the parts of one check share them.
+    """One function under test, with its reference, options, worker thread and report; all levels of one check share it.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 
@@ -104,7 +104,7 @@ class Trial:
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
-    def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
+    def attempt(self, case: Case, function: Callable[[Case], Result], refusable_layout: str = "") -> Result | None:
         """Return `function(case)`, with arrays converted for the function under test; if the call fails, add a finding and return None.
 
         If the call fails, add a finding, or count the case as not covered, and return None.
@@ -114,7 +114,7 @@ class Trial:
         case : Case
         function : (Case) -> T
             Calls the function under test.
-        layout : str
+        refusable_layout : str
             Layout of the arrays if it is one that a function may refuse, such as "strided arrays".
 
         Raises
@@ -131,8 +131,8 @@ class Trial:
             if raised and refuses:
                 self.report.skip("cases that the dialect refuses, as the function does", f"{case.name}: {refuses}")
                 return None
-            if raised and layout:
-                verdict, cause = Verdict.UNSUPPORTED, f"{layout}: {cause}"
+            if raised and refusable_layout:
+                verdict, cause = Verdict.UNSUPPORTED, f"{refusable_layout}: {cause}"
             self.record(Finding(verdict, "call", case, failure.output, cause, trace=failure.trace))
             if verdict is Verdict.UNSUPPORTED:
                 self.report.skip("cases that the function refuses", f"{case.name}: {cause}")
@@ -193,7 +193,7 @@ class Trial:
 
     def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
-        """Add a finding (a wrong result) at the first True element of the mask `bad`; `searches` look for a better cause later.
+        """Add a finding, with this cause and `fields`, at the first element of the mask `bad`; `searches` look for a better cause later.
 
         `searches` look for the cause after the last case; `cause` remains if they find none. `fields` set further
         fields.

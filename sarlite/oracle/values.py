@@ -35,7 +35,9 @@ def code_columns(n: int, bits: int) -> int:
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits, so that a misplaced row can be recognized.
+    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits, from column `start` of the code on.
+
+    A misplaced row can so be recognized.
 
     The columns of the code are a one, the digits of `bits` bits of the row number, the digits' complements, and hashed
     digits. The array begins with column `start` of the code.
@@ -78,7 +80,9 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of probes (inputs with exact results) for an operation, such as ("codes",) for a sum.
+    """Return the kinds of probes (inputs with exact results) for an operation: "codes", also "signed" if `wide_sums`, "equal", "saturated".
+
+    Probes are "signed" for sums in a wider format than the inputs.
 
     For softmax and attention the kinds are "equal" scores, and "saturated" scores, which have one winner in each row.
     """
@@ -127,10 +131,7 @@ class ProbeScores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Write the values that saturate GATv2's scores to the last column of `array`, the input `name`, if needed; return the array.
-
-        The array stays as it is for other scores.
-        """
+        """Return `array`, the input `name`; for saturated scores of GATv2 its last column is overwritten with values that saturate them."""
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
             sources, least = self._source_keys()
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
