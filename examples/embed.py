@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 def data(n=1000, n_classes=4):
-    """Return (src, dst, x, labels) of a random graph whose edges mostly stay within a class; the features are almost noise."""
+    """Return (src, dst, x, labels) of n nodes in n_classes classes, with edges mostly within a class; the features are almost noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n)
     src, dst = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)

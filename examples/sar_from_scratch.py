@@ -61,21 +61,21 @@ def make_part(comm, src, dst, owner):
 
 # ---- 2. Move rows: a rank always holds the rows of one peer
 
-def rounds(part):
+def rounds(part: Part):
     """Yield (peer to receive from, peer to send to) for each of the N rounds. In round 0 a rank sends to itself."""
     comm = part.comm
     for shift in range(comm.size):
         yield (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
 
 
-def fetch(part, z, source, dest):
+def fetch(part: Part, z, source, dest):
     """Return the rows Z_q->p that rank `source` sends, shape (n_halo, ...); send rank `dest` the rows of `z` that it needs."""
     z_halo = np.empty((part.blocks[source].n_halo, *z.shape[1:]))
     part.comm.Sendrecv(z[part.sent_rows[dest]], dest, recvbuf=z_halo, source=source)
     return z_halo
 
 
-def push(part, d_halo, d_z, source, dest):
+def push(part: Part, d_halo, d_z, source, dest):
     """Send rank `source` the gradients `d_halo` of its rows (E_p->q); add the gradients that rank `dest` sends to `d_z` in place."""
     rows = part.sent_rows[dest]
     d_rows = np.empty((len(rows), *d_z.shape[1:]))
@@ -85,7 +85,7 @@ def push(part, d_halo, d_z, source, dest):
 
 # ---- 3. A sum: the gradient needs no remote rows (case 1)
 
-def sum_forward(part, z):
+def sum_forward(part: Part, z):
     """Return sum_j z_j over the in-edges of each local node, shape (n_local, ...): algorithm 1 with Eq. 2's message."""
     acc = np.zeros_like(z)
     for source, dest in rounds(part):
@@ -95,7 +95,7 @@ def sum_forward(part, z):
     return acc
 
 
-def sum_backward(part, d_acc):
+def sum_backward(part: Part, d_acc):
     """Return the gradient of `z` from `d_acc`, the gradient of the sums, both (n_local, ...): algorithm 2, case 1."""
     d_z = np.zeros_like(d_acc)
     for source, dest in rounds(part):
@@ -109,7 +109,7 @@ def sum_backward(part, d_acc):
 
 # ---- 4. Attention: the gradient needs the remote rows again (case 2)
 
-def attend_forward(part, z, a_src, a_dst):
+def attend_forward(part: Part, z, a_src, a_dst):
     """Return GAT's sum_j softmax_j(e_ij) z_j for local nodes (Eq. 3, algorithm 1), and the residuals that `attend_backward` takes.
 
     `z` and the output have shape (n_local, H, D), `a_src` and `a_dst` (H, D). The softmax over all in-edges is made
@@ -127,7 +127,7 @@ def attend_forward(part, z, a_src, a_dst):
     return out, (z, out, score_dst, maximum + np.log(denominator))
 
 
-def attend_block(block, z_halo, a_src, score_dst, maximum, denominator, acc):
+def attend_block(block: Block, z_halo, a_src, score_dst, maximum, denominator, acc):
     """Add the edges of one block to the running `maximum`, `denominator` and weighted sum `acc`, in place (SAR 3.4).
 
     The arrays per edge, (n_edges, H) and (n_edges, H, D), end with this call.
@@ -143,7 +143,7 @@ def attend_block(block, z_halo, a_src, score_dst, maximum, denominator, acc):
     np.add.at(acc, block.dst, weight[..., None] * z_halo[block.src])
 
 
-def attend_backward(part, residuals, d_out, a_src, a_dst):
+def attend_backward(part: Part, residuals, d_out, a_src, a_dst):
     """Return the gradients of z, a_src and a_dst from `d_out`, shape (n_local, H, D), and `residuals`: algorithm 2, case 2.
 
     The gradients of the parameters are this rank's share: `train` sums them over ranks.
@@ -162,7 +162,7 @@ def attend_backward(part, residuals, d_out, a_src, a_dst):
     return d_z, d_a_src, (d_score_dst[..., None] * z).sum(0)
 
 
-def attend_block_backward(block, z_halo, a_src, score_dst, log_sum, d_out, mean, d_score_dst):
+def attend_block_backward(block: Block, z_halo, a_src, score_dst, log_sum, d_out, mean, d_score_dst):
     """Return the gradients that one block adds to the halo rows, shape (n_halo, H, D), and to a_src, shape (H, D).
 
     The gradient of the destinations' scores is added to `d_score_dst` in place. The arrays per edge end with this call.
@@ -180,7 +180,7 @@ def attend_block_backward(block, z_halo, a_src, score_dst, log_sum, d_out, mean,
     return d_halo, (d_score_src[..., None] * z_halo).sum(0)
 
 
-def scores(block, z_halo, a_src, score_dst):
+def scores(block: Block, z_halo, a_src, score_dst):
     """Return the scores e_ij (Eq. 3) of a block's edges, and the slope of LeakyReLU at each of them, both of shape (n_edges, H)."""
     score = (z_halo * a_src).sum(-1)[block.src] + score_dst[block.dst]  # a^T (z_i || z_j)
     slope = np.where(score > 0, 1, SLOPE)
@@ -202,13 +202,13 @@ def views(flat, shapes):
     return [piece.reshape(shape) for piece, shape in zip(np.split(flat, ends[:-1]), shapes)]
 
 
-def gat_layer(part, h, w, a_src, a_dst, bias):
-    """Return a GAT layer's output (Eq. 1 and 3) before its activation, shape (n_local, H D), and the residuals for the backward pass."""
+def gat_layer(part: Part, h, w, a_src, a_dst, bias):
+    """Return a GAT layer's output for the rows `h` (Eq. 1 and 3), before its activation, shape (n_local, H D), and the residuals."""
     out, residuals = attend_forward(part, np.tensordot(h, w, 1), a_src, a_dst)
     return out.reshape(len(h), a_src.size) + bias, (h, residuals)
 
 
-def gat_layer_backward(part, residuals, d_out, w, a_src, a_dst, bias):
+def gat_layer_backward(part: Part, residuals, d_out, w, a_src, a_dst, bias):
     """Return the gradients of h, w, a_src, a_dst and bias from `d_out`, shape (n_local, H D), and the layer's residuals."""
     h, attention_residuals = residuals
     d_z, d_a_src, d_a_dst = attend_backward(part, attention_residuals, d_out.reshape(-1, *a_src.shape), a_src, a_dst)
@@ -229,8 +229,8 @@ def cross_entropy(logits, labels, n_train):
     return -log_p[train_rows, labels[train_rows]].sum() / n_train, d_logits / n_train
 
 
-def loss_and_gradients(part, parameters, x, labels, n_train):
-    """Return this rank's shares of the loss and of the gradient of each parameter; `x` has shape (n_local, n_in)."""
+def loss_and_gradients(part: Part, parameters, x, labels, n_train):
+    """Return this rank's shares of the loss and of the gradients of `parameters`, a list; `x` has shape (n_local, n_in)."""
     hidden, first_residuals = gat_layer(part, x, *parameters[:4])
     h = np.where(hidden > 0, hidden, np.expm1(np.minimum(hidden, 0)))  # ELU
     logits, last_residuals = gat_layer(part, h, *parameters[4:])
@@ -248,8 +248,8 @@ def all_sum(comm, x):
     return total
 
 
-def train(part, x, labels, shapes, n_epochs=50, lr=0.01):
-    """Train the GAT with Adam and yield the loss of each epoch, which is the same on each rank."""
+def train(part: Part, x, labels, shapes, n_epochs=50, lr=0.01):
+    """Train the GAT with Adam on this rank's rows of `x` and `labels`, and yield each epoch's loss, which is the same on each rank."""
     rng = np.random.default_rng(0)  # equal on all ranks, so all start with equal parameters
     flat = np.concatenate([0.3 * rng.standard_normal(np.prod(s)) * (len(s) > 1) for s in shapes])  # biases are 0
     parameters, m, v = views(flat, shapes), np.zeros_like(flat), np.zeros_like(flat)

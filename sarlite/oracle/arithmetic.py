@@ -234,7 +234,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g: BoundTerm, x: BoundTerm, index: Index, ties: str, rank: Array | None) -> BoundTerm:
-        """Return the gradient of each row's maximum for its entries of x, from g by row; tied entries share g, or the lowest `rank` gets g.
+        """Return the gradient of each row's maximum for entries of x, from g by row; `ties` "all" shares it, "first" is the lowest `rank`.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """

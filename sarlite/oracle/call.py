@@ -70,9 +70,9 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call `vjp(case, cotangents)` in the worker's thread, with `threads` BLAS threads; return gradients of these shapes by name.
+    """Call `vjp(case, cotangents)` in the worker's thread, with a memory layout of cotangents and `threads` BLAS threads; return gradients.
 
-    Any other result raises CallFailure.
+    The gradients are returned by name, if they have these `shapes`; any other result raises CallFailure.
 
     Gradients that the vjp leaves out or returns as None are left out.
 

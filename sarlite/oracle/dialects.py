@@ -178,7 +178,7 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Translate the attributes of a library's layer `name` to the oracle's names and values; names of the oracle stay unchanged.
+    """Translate attributes of the library `dialect`'s layer `name` to the oracle's names and values; the oracle's names stay unchanged.
 
     Raises
     ------

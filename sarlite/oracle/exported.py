@@ -116,7 +116,7 @@ def _no_function(case):
 
 
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
-    """Yield (Level, case) for each case of a graph of the corpus; the Level can compute the case's expected results and bounds."""
+    """Yield (Level, case) for each case of a graph at `level`; the Level can compute the case's expected results and bounds."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)

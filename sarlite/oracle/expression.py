@@ -182,7 +182,7 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's maximum over its entries of x, or 0. Its gradient goes to the first tied entry, ordered by `rank`, or to all.
+    """Return each row's maximum over its entries of x, or 0. `ties` gives its gradient to the "first" tied entry, by `rank`, or to "all".
 
     Parameters
     ----------
@@ -198,10 +198,7 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's minimum over its entries of x, or 0. Its gradient goes to the first tied entry, ordered by `rank`, or to all.
-
-    `ties` is "first" or "all", as in `scatter_max`.
-    """
+    """Return each row's minimum over its entries of x, or 0. `ties` gives its gradient to the "first" tied entry by `rank`, or to "all"."""
     return -scatter_max(-x, index, ties, rank)
 
 

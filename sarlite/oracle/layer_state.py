@@ -34,7 +34,7 @@ class LayerNames(NamedTuple):
 
 
 def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) -> None:
-    """Copy the state dict of another library's layer or model into a module of sarlite.
+    """Copy `state`, the state dict of a layer or model of the library `dialect`, into a sarlite module.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) ->
 
 
 def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
-    """Return a sarlite module's parameters as a state dict for another library's layer or model: the inverse of `load_state`.
+    """Return a sarlite module's parameters as the state dict of a layer or model of the library `dialect`: the inverse of `load_state`.
 
     Parameters
     ----------

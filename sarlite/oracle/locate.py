@@ -252,7 +252,7 @@ def is_extremum(case: Case) -> bool:
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Return one Change for each wrong row of a maximum or minimum, such as a lost edge; None if some row has no explanation."""
+    """Return one Change, such as a lost edge, for each row of a maximum or minimum where `got` is wrong; None if a row is unexplained."""
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0
     x = sign * np.asarray(case.arrays["x"], np.float64)

@@ -130,7 +130,7 @@ def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step
 
 
 def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """Return {name: Expr} of the loss, the gradients of the last training step, and the parameters after attributes["steps"] steps."""
+    """Return {name: Expr} of the loss and gradients of the last of attributes["steps"] training steps, and of the parameters after it."""
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Expr | None, Expr | None]] = {name: (None, None) for name in now}
@@ -163,7 +163,7 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Return (attributes, state) of a model, with every attribute set: by the caller, the shapes of the state dict, or the defaults.
+    """Return (attributes, state) of a model with layers of this kind; the caller, the state's shapes or a default set each attribute.
 
     The attribute "each" holds the attributes of each layer. `kind` is the kind of layer, such as "gat".
     """
@@ -218,7 +218,7 @@ def _width(layer_attributes: Attributes) -> int:
 
 
 def _layers_without_state(kind: str, model_sizes: Attributes, requested: Attributes) -> list[AttributeDict]:
-    """Return the attributes of each layer of a model without a state dict, from the model's sizes and the `requested` attributes."""
+    """Return the attributes of each layer of a model without a state dict, with layers of this kind and the `requested` attributes."""
     each: list[AttributeDict] = []
     for k in range(model_sizes["layers"]):
         last = k == model_sizes["layers"] - 1

@@ -173,7 +173,7 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: str, gradients: bool,
                    options: Mapping[str, Any]) -> None:
-    """Check two calls of a run on `size` ranks, which divide the graph `edges` by the method `kind`; also check gradients if asked.
+    """Check two calls of a run on `size` ranks, and their gradients if asked; the method `kind` divides the graph `edges` among the ranks.
 
     The calls have different values, so that stale rows of the first call show in the second.
     """

@@ -115,12 +115,12 @@ def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) 
 
 
 def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
-    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from random sources."""
+    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from random ones of n_src sources."""
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
 def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
-    """Return a bipartite graph with an edge from every source to every destination."""
+    """Return a bipartite graph with an edge from each of n_src sources to each of n_dst destinations."""
     src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
     return _graph(src, dst, n_src, n_dst)
 
@@ -169,7 +169,7 @@ def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
-    """Return a grid of nodes, with edges in both directions between horizontal and vertical neighbours."""
+    """Return a grid of `rows` times `columns` nodes, with edges in both directions between horizontal and vertical neighbours."""
     ids = np.arange(rows * columns).reshape(rows, columns)
     pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
     src = np.concatenate([a.ravel() for a, _ in pairs] + [b.ravel() for _, b in pairs])
@@ -192,7 +192,7 @@ def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
 
 
 def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a random graph whose edges are sorted by source (`way` "src"), destination ("dst"), or descending destination ("dst-down")."""
+    """Return a random graph of n nodes with edges sorted by source (`way` "src"), destination ("dst") or falling one ("dst-down")."""
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
@@ -200,7 +200,7 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph whose edges end in the lower half of the nodes; they begin in any node (`way` "into") or the upper half ("across")."""
+    """Return a graph of n nodes with edges into its lower half, from any node (`way` "into") or from the upper half ("across")."""
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 

@@ -75,15 +75,19 @@ class Trial:
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
-        """Call the function under test once; return its outputs by name, or None after adding a finding if they cannot be compared."""
+        """Call the function once, with inputs in a memory layout and `threads` BLAS threads; return outputs by name, or None if it fails.
+
+        A failure is added to the report as a finding.
+        """
         return self.attempt(case, lambda converted: call.outputs(self.worker, self.run, converted, shapes, layout, threads),
                           "" if layout == "plain" else f"{layout} arrays")
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None, layout: str = "plain") -> dict[str, Array] | None:
-        """Call the vjp under test with `cotangents`; return gradients by name, or None after adding a finding if they cannot be compared.
+        """Call the vjp once, with cotangents in a memory layout and `threads` BLAS threads; return gradients by name, or None if it fails.
 
-        A gradient that the vjp does not return is reported as not covered.
+        A failure is added to the report as a finding. A gradient that the vjp does not return is reported as not
+        covered.
         """
         vjp = self.vjp
         assert vjp is not None
@@ -290,7 +294,7 @@ def _remoteness(case: Any) -> float:
 
 
 def count_text(bad: Array, where: str = "") -> str:
-    """Return a text with the number of True elements, such as "3 of 34 elements differ"; `where` comes before "differ"."""
+    """Return a text with the number of True elements of the mask `bad`, "3 of 34 elements differ"; `where` comes before "differ"."""
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 

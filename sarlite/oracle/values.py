@@ -80,7 +80,7 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of probes (inputs with exact results) for an operation: "codes", also "signed" if `wide_sums`, "equal", "saturated".
+    """Return the kinds of probes, inputs with exact results, for an operation: "codes", "signed", "equal" or "saturated".
 
     Probes are "signed" for sums in a wider format than the inputs.
 
