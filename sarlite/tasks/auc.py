@@ -10,10 +10,9 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Count pairs of a positive and a negative row, by column: return [(2 * pairs that the scores order, all pairs)]. Collective.
+    """Return (2 * row pairs whose positive row scores higher, all pairs) per column; `at_once` scores are sorted at a time. Collective.
 
-    Counts are over all ranks. A pair is ordered if the positive row has the larger score; a tie counts as half an
-    ordered pair.
+    A pair is a positive and a negative row, of any ranks. The first number counts a tie as 1, half of an ordered pair.
 
     Parameters
     ----------
@@ -49,11 +48,11 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
     longest = int(comm.allreduce(np.array([len(scores)]), "max")[0])
     width = max(1, at_once // max(1, longest))
     return [column_pairs for at in range(0, scores.shape[1], width)
-            for column_pairs in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
+            for column_pairs in _pairs_of_columns(comm, scores[:, at : at + width], positive[:, at : at + width])]
 
 
 class PrecisionSteps(NamedTuple):
-    """Counts of positive and negative rows by score, over all ranks. Each rank has a range of the distinct scores.
+    """Numbers of positive and negative rows of all ranks at or above each distinct score; an instance has one rank's range of scores.
 
     Attributes
     ----------
@@ -76,12 +75,12 @@ class PrecisionSteps(NamedTuple):
 
     @property
     def precision(self) -> Array:
-        """Share of positive rows among the rows with each score or a higher score, (m,) float64."""
+        """Precision with each score as the threshold: share of positive rows among rows with at least the score, (m,) float64."""
         return self.positive / np.maximum(self.positive + self.negative, 1)
 
 
 def precision_steps(comm: Communicator, scores: Array, positive: Array) -> PrecisionSteps:
-    """Count, for each distinct score, the positive and negative rows of all ranks with at least this score. Collective.
+    """Count the positive (mask `positive`) and negative rows of all ranks at or above each distinct score: `PrecisionSteps`. Collective.
 
     Parameters
     ----------
@@ -102,7 +101,7 @@ def precision_steps(comm: Communicator, scores: Array, positive: Array) -> Preci
     >>> steps.scores.tolist(), steps.positive.tolist(), steps.precision.round(2).tolist()
     ([0.9, 0.4, 0.1], [1.0, 2.0, 2.0], [1.0, 0.67, 0.5])
     """
-    rows = _sorted_range(comm, _counted(0, scores, positive), 1)[::-1]
+    rows = _sorted_range(comm, _count_rows(0, scores, positive), 1)[::-1]
     cumulative = np.cumsum(rows[:, 2:], 0)
     sums = np.array(comm.allgather(rows[:, 2:].sum(0)))
     true, false = (cumulative + sums[comm.rank + 1 :].sum(0)).T
@@ -111,9 +110,10 @@ def precision_steps(comm: Communicator, scores: Array, positive: Array) -> Preci
 
 
 def average_precision(comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the average precision over all ranks: the mean over positive rows of the precision at the row's score.
+    """Return the average precision of the scores of all ranks, given the mask of positive rows; None without positive rows. Collective.
 
-    None without a positive row. Collective; the arguments are those of `precision_steps`.
+    The average precision is the mean over positive rows of the precision at the row's score. The arguments are those of
+    `precision_steps`.
 
     Examples
     --------
@@ -127,11 +127,11 @@ def average_precision(comm: Communicator, scores: Array, positive: Array) -> flo
     return sums.means(comm, steps.n_positive)[0] if steps.n_positive else None
 
 
-def _pairs(comm, scores, positive):
-    """Return the result of `pairs` for columns of scores that are sorted together. Collective."""
+def _pairs_of_columns(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int, int]]:
+    """Return (2 * row pairs whose positive row scores higher, all pairs) per column; all columns are sorted together. Collective."""
     k = scores.shape[1]
-    local_counts = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])
-    rows = _sorted_range(comm, local_counts, k)
+    count_rows = np.concatenate([np.empty((0, 4)), *(_count_rows(c, scores[:, c], positive[:, c]) for c in range(k))])
+    rows = _sorted_range(comm, count_rows, k)
     column, pos, neg = rows[:, 0].astype(np.int64), rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64)
     sums = np.zeros((comm.size, 2, k), np.int64)
     for which, numbers in enumerate((pos, neg)):
@@ -146,40 +146,40 @@ def _pairs(comm, scores, positive):
     return [(n_ordered, p * n) for n_ordered, p, n in zip(in_order.tolist(), n_pos, n_neg)]
 
 
-def _counted(column_index, scores, positive):
-    """Return a row (column, score, number of positives, number of negatives) for each distinct score of a column, ascending."""
+def _count_rows(column_index: int, scores: Array, positive: Array) -> Array:
+    """Return a row (column_index, score, n_positive, n_negative) for each distinct score of one column, ascending: (n, 4) float64."""
     values, places = np.unique(scores, return_inverse=True)
     pos = np.bincount(places.reshape(-1), positive, len(values))
     n = np.bincount(places.reshape(-1), minlength=len(values))
     return np.stack([np.full(len(values), float(column_index)), values.astype(np.float64), pos, n - pos], 1)
 
 
-def _sorted_range(comm, local_counts, n_columns):
-    """Exchange rows (column, score, counts), so that each rank gets a sorted range of each column's scores. Collective.
+def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Array:
+    """Sort rows (column, score, n_positive, n_negative) of all ranks; return this rank's range of each column's scores. Collective.
 
     Rows with equal column and score are merged, and their counts are added.
     """
-    column = local_counts[:, 0].astype(np.int64)
+    column = count_rows[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(n_columns + 1))
     n_local = np.diff(ends)
     every = -(-comm.allreduce(n_local.copy()) // comm.size**2)  # number of values that each sample represents
     samples = np.concatenate([np.empty((0, 2)), *(
-        local_counts[low + step - 1 : high : max(step, 1), :2] if step else local_counts[:0, :2]
+        count_rows[low + step - 1 : high : max(step, 1), :2] if step else count_rows[:0, :2]
         for low, high, step in zip(ends, ends[1:], every.tolist()))])
     samples = np.concatenate(comm.alltoall([np.ascontiguousarray(samples)] * comm.size))
-    owner = np.empty(len(local_counts), np.int64)
+    owner = np.empty(len(count_rows), np.int64)
     for c, (low, high) in enumerate(zip(ends, ends[1:])):
         column_samples = np.sort(samples[samples[:, 0] == c, 1])
         n = len(column_samples)
         splitters = column_samples[np.arange(1, comm.size) * n // comm.size] if n else column_samples
-        owner[low:high] = np.searchsorted(splitters, local_counts[low:high, 1], "right")
-    rows = np.concatenate(comm.alltoall([np.ascontiguousarray(local_counts[owner == rank]) for rank in range(comm.size)]))
+        owner[low:high] = np.searchsorted(splitters, count_rows[low:high, 1], "right")
+    rows = np.concatenate(comm.alltoall([np.ascontiguousarray(count_rows[owner == rank]) for rank in range(comm.size)]))
     return _merged(rows[np.lexsort((rows[:, 1], rows[:, 0]))])
 
 
-def _merged(rows):
-    """Merge rows (column, score, counts...) of equal column and score into one by adding their counts; the rows are sorted by both."""
-    if not len(rows):
-        return rows
-    first = np.flatnonzero(np.concatenate(([True], (rows[1:, :2] != rows[:-1, :2]).any(1))))
-    return np.concatenate([rows[first, :2], np.add.reduceat(rows[:, 2:], first)], 1)
+def _merged(sorted_rows: Array) -> Array:
+    """Return rows (column, score, n_positive, n_negative) with rows of equal column and score merged: their counts are added."""
+    if not len(sorted_rows):
+        return sorted_rows
+    first = np.flatnonzero(np.concatenate(([True], (sorted_rows[1:, :2] != sorted_rows[:-1, :2]).any(1))))
+    return np.concatenate([sorted_rows[first, :2], np.add.reduceat(sorted_rows[:, 2:], first)], 1)

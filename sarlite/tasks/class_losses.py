@@ -18,7 +18,7 @@ A class that the sequence or the dict leaves out has the weight 1.
 
 
 def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss for classes: the mean of cross entropy times class weight, or of the focal loss if `gamma` is above 0.
+    """Return the loss function for class labels: mean cross entropy (focal loss if gamma > 0), with class weights (None: all 1).
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
         losses = ops.cross_entropy(output, targets, rows, reduction="none")
         losses = ops.focal(losses, gamma) if gamma else losses
         if weights is not None:
-            losses = losses * _as_wide(weights, output.shape[1]).astype(output.dtype)[targets[rows]]
+            losses = losses * _padded(weights, output.shape[1]).astype(output.dtype)[targets[rows]]
         return ops.mean_share(losses, count)
 
     return share
 
 
 def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss for several labels per row: the mean binary cross entropy, or focal loss if `gamma` is above 0.
+    """Return the loss function for several 0/1 labels per row: mean binary cross entropy (focal if gamma > 0), with weights of 1s.
 
     Parameters
     ----------
@@ -69,21 +69,21 @@ def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
         losses = ops.bce_with_logits(logits, truth, reduction="none")
         losses = ops.focal(losses, gamma) if gamma else losses
         if weights is not None:
-            losses = losses * np.where(truth == 1, _as_wide(weights, truth.shape[1]), 1).astype(logits.dtype)
+            losses = losses * np.where(truth == 1, _padded(weights, truth.shape[1]), 1).astype(logits.dtype)
         return ops.mean_share(losses, count)
 
     return mean_over_values(loss)
 
 
-def _as_wide(weights, n):
-    """Extend class weights to n classes; a class without a weight gets weight 1."""
-    if len(weights) > n:
-        raise ConfigError(f"class_weights: {len(weights)} weights, but the model's output has {n} columns")
-    return np.concatenate([weights, np.ones(n - len(weights))])
+def _padded(weights: Array, n_classes: int) -> Array:
+    """Append ones to class weights until there are `n_classes`; raise a ConfigError if there are more weights than classes."""
+    if len(weights) > n_classes:
+        raise ConfigError(f"class_weights: {len(weights)} weights, but the model's output has {n_classes} columns")
+    return np.concatenate([weights, np.ones(n_classes - len(weights))])
 
 
 def checked_weights(weights: ClassWeights | None) -> ClassWeights | None:
-    """Check class weights; return None, "balanced" or a dict from class to weight.
+    """Check class weights: None, "balanced", or numbers by class in a sequence or dict; return numbers as a dict {class: weight}.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _class_number(value: object) -> int:
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Count the rows `rows` of all ranks by class, or by label if `n_classes` is None. Collective.
+    """Return the number of rows per class over all ranks, from this rank's `rows` of `targets`; n_classes None: per label. Collective.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int
 
 
 def scaled_weights(weights: ClassWeights, counts: Array, n_rows: int, multilabel: bool) -> Array:
-    """Return the factor of each class in the loss; "balanced" makes it inverse to `counts`, the training rows of each class.
+    """Return the loss factor of each class, (k,), or label if `multilabel`, by `weights`, its training rows `counts`, and `n_rows` in all.
 
     Parameters
     ----------

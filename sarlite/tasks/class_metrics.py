@@ -30,7 +30,7 @@ def logistic(logits: Array) -> Array:
 
 
 def log_probabilities(output: Array) -> Array:
-    """Return the logarithm of the softmax of each row, (n, n_classes) float64, rounded to float32.
+    """Return the log-softmax of each row of logits `output`, (n, n_classes) float64, rounded to float32.
 
     The rounding makes the scores of rows with equal probabilities equal, although sums were computed in another order.
     """
@@ -39,7 +39,7 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Convert logits into scores for ranking rows; return (scores, mask of positive rows), a column for each class or label.
+    """Return (scores to rank rows by, mask of positive rows) from logits: a column per class or label, of two classes only `positive`.
 
     For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
     minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.
@@ -111,7 +111,7 @@ class Accuracy(Metric):
 
 
 class CountsByClass(Metric):
-    """Base of metrics computed from three counts of each class: true positives, rows predicted as the class, rows of the class.
+    """Base class of metrics computed from three counts per class: true positives, rows predicted as the class, rows of the class.
 
     The predicted class of a row has the largest logit. One of several labels is predicted if its logit is above 0.
     """
@@ -139,15 +139,12 @@ class CountsByClass(Metric):
         return self.of(right, predicted, true) if self.several or true.any() else None
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        """Return the metric from the numbers of true positives, predicted rows and true rows of each class, (n_classes,) int64.
-
-        `right` counts true positives, `predicted` the predicted rows, and `true` the true rows.
-        """
+        """Return the metric from each class's true positives (`right`), predicted rows and true rows, three (n_classes,) int64 arrays."""
         raise NotImplementedError
 
 
 class Averaged(CountsByClass):
-    """Precision, recall or F score, averaged over classes.
+    """Metric: precision, recall or F score, as the mean over classes, for the positive class of two, or for all classes pooled.
 
     Parameters
     ----------
@@ -188,17 +185,17 @@ class Averaged(CountsByClass):
 
 
 def precision(right: Array, predicted: Array, true: Array) -> Array:
-    """Return the precision of each class, (n_classes,) float64: true positives / predicted rows, 0 without predicted rows."""
+    """Return the precision of each class: true positives `right` / `predicted` rows, 0 without predicted rows, (n_classes,) float64."""
     return right / np.maximum(predicted, 1)
 
 
 def recall(right: Array, predicted: Array, true: Array) -> Array:
-    """Return the recall of each class, (n_classes,) float64: true positives / true rows, 0 without true rows."""
+    """Return each class's recall, (n_classes,): true positives `right` / `true` rows, 0 without true rows. `predicted` is ignored."""
     return right / np.maximum(true, 1)
 
 
 def f_beta(beta: float) -> ByClass:
-    """Return the function (true positives, predicted rows, true rows) -> F-beta scores, each array by class.
+    """Return a function (true positives, predicted rows, true rows) of each class -> F-beta score of each class, (n_classes,).
 
     The score is (1 + beta^2) tp / (predicted + beta^2 true), with tp the true positives; 0 without such rows.
     """
@@ -231,7 +228,7 @@ class Matthews(CountsByClass):
 
 
 class ClassScores(ScoreMetric):
-    """Base of ranking metrics, such as ROC-AUC: the mean over classes or labels of a metric of the scores of rows.
+    """Base class of metrics computed from the scores of rows, such as ROC-AUC: the mean of one value per class or label.
 
     Parameters
     ----------
@@ -255,12 +252,12 @@ class ClassScores(ScoreMetric):
         return math.fsum(values) / len(values) if values else None
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
-        """Return the metric of each column over all ranks; None if it is undefined, as without positive rows. Collective."""
+        """Return the metric of each column over all ranks, given scores and mask of positive rows; None where undefined. Collective."""
         raise NotImplementedError
 
 
 class RocAuc(ClassScores):
-    """ROC-AUC: the share of pairs of a positive and a negative row that are ordered by score; a tie counts half.
+    """ROC-AUC: the share of (positive, negative) pairs of rows whose positive row has the higher score; a tie counts half.
 
     For several labels the metric is the mean over labels, as in OGB; a label whose rows are all positive or all negative
     is left out. For two classes the score of a row is the difference of its logits. With another number of classes `add`
@@ -281,7 +278,7 @@ class RocAuc(ClassScores):
 
 
 class ClassAveragePrecision(ClassScores):
-    """Average precision, the area below the curve of precision by recall.
+    """Average precision, the area below the precision-recall curve, of the positive class of two or as the mean over classes.
 
     For two classes it is the average precision of the positive class, otherwise the mean over classes or labels. A class
     without rows is left out. Rows with equal scores are one step of the curve, as in scikit-learn.
@@ -292,7 +289,7 @@ class ClassAveragePrecision(ClassScores):
 
 
 class RecallAtPrecision(ClassScores):
-    """Largest recall of any threshold whose precision is at least `least`; 0 if there is no such threshold.
+    """Largest recall of any threshold whose precision is at least a given bound; 0 if no threshold reaches the bound.
 
     Parameters
     ----------
@@ -317,7 +314,7 @@ class RecallAtPrecision(ClassScores):
 
 
 class Brier(MeanMetric):
-    """Brier score: the mean over rows, and over labels if there are several, of (probability - truth)^2.
+    """Brier score: the mean over rows, and over labels if there are several, of (predicted probability - truth)^2, truth 0 or 1.
 
     For more than two classes the squares are summed over classes, as in scikit-learn.
     """
@@ -334,7 +331,7 @@ class Brier(MeanMetric):
 
 
 class CalibrationError(Metric):
-    """Expected calibration error: the mean over rows of |share of positive rows - mean probability| in the row's bin.
+    """Expected calibration error: rows are binned by probability; the mean over rows of |share of positives - mean probability| per bin.
 
     There are `CALIBRATION_BINS` bins of the probability, of equal width. For two classes the metric takes the probability
     of class `positive`. For more classes it takes the probability of the predicted class, and a row is positive if the
@@ -372,7 +369,7 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (p, mask of true events) to measure calibration: p is the probability that a row is `positive` or, of many classes, correct.
+    """Return (probability of an event, mask where it happened), by row: class `positive` of two, a label 1, or else the right prediction.
 
     With two classes the event is that the class is `positive`, and with several labels that a label is 1. With more
     classes the event is that the class of the largest probability is correct.
@@ -400,7 +397,7 @@ def _softmax(output):
     return exponentials / exponentials.sum(1, keepdims=True)
 
 
-def _binary_probabilities(output, labels, positive=1):
-    """Return (probabilities of the positive class or of each label, mask of positive labels), both (n, k)."""
+def _binary_probabilities(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
+    """Return (probabilities, mask of positives), both (n, k), from logits: a column, of class `positive` of two, or one per label."""
     scores, true = scores_of(output, labels, positive)
     return logistic(scores), true

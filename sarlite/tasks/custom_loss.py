@@ -32,17 +32,17 @@ class CustomLoss(Task):
         super().__init__(ClassForm(), loss)
 
     def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
-        """Accept any graph."""
+        """Check nothing: a loss of the user may belong to any arguments of `Trainer`."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Accept any targets."""
+        """Check nothing: a loss of the user may take any targets."""
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return 0: an output may have any number of columns."""
+        """Return 0: a loss of the user may take any number of output columns."""
         return 0
 
     def make_metric(self) -> None:
-        """Return None, as there is no metric."""
+        """Return None: a task with a loss of the user has no metric."""
 
     def full_batches(self, full: FullBatch) -> FixedBatch:
         return resampled(full)

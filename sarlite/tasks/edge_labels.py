@@ -1,4 +1,4 @@
-"""Labels of edges, read from a table with one row for each pair of nodes."""
+"""Reader of a table with labels of edges: one row for each labelled pair of nodes."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -21,7 +21,7 @@ _WORDS = ("labels", *READERS)
 
 
 class EdgeLabels(NamedTuple):
-    """Labelled pairs of nodes, each with its split and, if the table has times, its time.
+    """Labelled pairs of nodes, each with its split (train, val or test) and, if the table has times, its time.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class EdgeLabels(NamedTuple):
     time_kind: str | None = None
 
     def digest(self, comm: Communicator) -> str:
-        """Return a hash of rank 0's pairs, labels and splits, 32 hexadecimal digits, on every rank. Collective."""
+        """Return a hash (32 hexadecimal digits) of rank 0's pairs, labels and splits, the same on every rank. Collective."""
         hashed = sha256(repr(self.class_names).encode())
         for array in (self.pairs, self.labels, self.split):
             hashed.update(np.ascontiguousarray(array).tobytes())
@@ -61,7 +61,7 @@ class EdgeLabels(NamedTuple):
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
-    """Read labelled pairs of nodes from the table `spec`, "FILE,labels=COLUMN,...", and split them by a column or at random.
+    """Read table `spec` of labelled node pairs (types `ends`) as EdgeLabels; split by a column, `time_split` A,B or shares `val`, `test`.
 
     Parameters
     ----------

@@ -1,7 +1,10 @@
-"""Links to predict: the edges of a graph, divided into splits. No message passes along validation and test links."""
+"""Division of a graph's edges, or of labelled node pairs, into training, validation and test links for a `Trainer`.
+
+No message passes along validation and test links.
+"""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +14,11 @@ from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, DataError, check_int, check_number, raise_together
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, NodeType, Relation
-from sarlite.graph.link_graph import LinkGraph
+from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
 from sarlite.structure.part_edges_csr import among, owners
-from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
+from sarlite.tasks.link_edges import Ends, Linked, LinkEdges, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.tasks.ranking import Ranking
@@ -33,7 +36,7 @@ LinkSampling = str | ArrayLike | Mapping[Relation, str | ArrayLike]
 
 
 class Links(NamedTuple):
-    """Result of `split_links` and `labelled_links`: links to predict, with their targets and splits.
+    """Links to predict, with their targets and the row numbers of each split: result of `split_links` and `labelled_links`.
 
     A `Trainer` takes them as arguments:
 
@@ -91,7 +94,7 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide edges into training, validation and test links, and draw negatives for them. Collective.
+    """Divide a graph's edges into training, validation and test links, and draw negatives: node pairs without a link. Collective.
 
     Messages pass only along training links and self loops.
 
@@ -167,22 +170,22 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
     """
     comm = graph.comm
     of = together(comm, lambda: linked(graph, relation))
-    arguments = together(comm, lambda: _checked(disjoint, negatives, eval_negatives, seed, filtered))
+    arguments = together(comm, lambda: _checked_options(disjoint, negatives, eval_negatives, seed, filtered))
     agree(comm, (relation, *arguments), "relation, disjoint, negatives, eval_negatives, seed or filtered")
     eval_sampler = sampler if eval_sampler is None else eval_sampler
-    samplers = together(comm, lambda: [[_sampler(ends, _of_relation(one, of, at)) for one in (sampler, eval_sampler)]
+    samplers = together(comm, lambda: [[_checked_sampler(ends, _of_relation(one, of, at)) for one in (sampler, eval_sampler)]
                                        for at, ends in enumerate(of.ends)])
     agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for both in samplers for one in both],
           "sampler or eval_sampler")
-    raise_together(comm, _odd_id(of.nodes))
+    raise_together(comm, _id_error(of.nodes))
     with graph.profile.phase("setup"):
         link_sets, splits = _edges_and_splits(of, val, test, seed, split)
-        return _split(link_sets, splits, of.several, samplers, *arguments)
+        return _make_links(link_sets, splits, of.several, samplers, *arguments)
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0, times: ArrayLike | None = None) -> Links:
-    """Divide labelled pairs of nodes into training, validation and test links. Collective.
+    """Make `Links` of labelled node pairs, with the splits `split` or, if None, random shares `val` and `test` of the pairs. Collective.
 
     Messages pass along all edges of the graph.
 
@@ -242,7 +245,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     said = (relation, checked[2] is None, checked[1].dtype.str, checked[1].shape[1:], val, test, seed, checked[3] is None)
     agree(comm, said, "relation, labels, val, test, split, seed or times")
     (pairs, labels, split, of_pairs), nodes = checked, of.nodes
-    raise_together(comm, _odd_id(nodes))
+    raise_together(comm, _id_error(nodes))
     with graph.profile.phase("setup"):
         numbers = RowNumbers(comm, nodes.dst_ids)
         offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])
@@ -258,43 +261,41 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
             array[order] for array in (heads, tails, tail_rows, split, labels, own_times))
         link_graph = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
     return Links(link_graph, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False,
-                 times=None if of_pairs is None else own_times, **_by_split(split))
+                 times=None if of_pairs is None else own_times, **_rows_by_split(split))
 
 
-def _checked_labels(linked_graph, pairs, labels, val, test, split, seed):
-    """Check the arguments pairs, labels and split of `labelled_links`; return them as arrays."""
+def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, val: float, test: float,
+                    split: ArrayLike | None, seed: int) -> tuple[Array, Array, Array | None]:
+    """Check arguments of `labelled_links`; return (pairs, labels, split) as arrays. A split of None means shares, `val` and `test`."""
     if linked_graph.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
     check_int("seed", seed, 0)
-    pairs, labels = _pairs(linked_graph.ends[0], "pairs", pairs), np.asarray(labels)
+    pairs, labels = _checked_pairs(linked_graph.ends[0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
     if split is None:
-        _shares(val, test)
+        _checked_shares(val, test)
     else:
-        split = _codes(split, len(pairs), "pairs")
+        split = _checked_codes(split, len(pairs), "pairs")
     if len(labels) != len(pairs):
         raise ConfigError(f"labels: {len(labels)} for {len(pairs)} pairs")
     return pairs, labels, split
 
 
-def _codes(split, n, item_name):
-    """Check that splits are integers 0, 1 or 2, one for each of n items, and return them as (n,) int64.
-
-    `item_name` names the items in the ConfigError for a wrong argument.
-    """
+def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
+    """Return `split` as (n_items,) int64; raise a ConfigError unless it has 0, 1 or 2 for each item, which the error calls `item_name`."""
     codes = np.asarray(split)
-    if codes.shape != (n,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
+    if codes.shape != (n_items,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
         raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be 0 train, 1 val or 2 test for each "
-                          f"of {n} {item_name}")
+                          f"of {n_items} {item_name}")
     return codes.astype(np.int64)
 
 
 def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                   split: EdgeSplit = None) -> Graph | NodeType:
-    """Return the graph along whose edges messages pass: without the validation and test links of `split_links`. Collective.
+    """Return the graph in `of` without its validation and test links, which `split_links` with these arguments would choose. Collective.
 
-    The result is `split_links(...).graph.nodes`, but no links and no negatives are made.
+    Messages pass along its edges. The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
     Parameters
     ----------
@@ -304,14 +305,16 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
         Arguments of `split_links`.
     """
     link_sets, splits = _edges_and_splits(of, val, test, seed, split)
-    knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
+    knowns = [_link_keys(edges, split_of) if edges.others else np.empty(0, np.int64)
               for edges, split_of in zip(link_sets, splits)]
-    messages, _ = _messages(link_sets, splits, knowns, seed, 0.0)
+    messages, _ = _edge_masks(link_sets, splits, knowns, seed, 0.0)
     return link_sets[0].subgraph(messages)
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return per relation the sorted keys, (local row of head) * n_nodes + (id of tail), of this rank's links of all splits. Collective.
+    """Return, per relation in `of`, the sorted keys (local head row * n_nodes + tail id) of all links that `split_links` would make.
+
+    Only links whose heads are this rank's are included. Collective.
 
     Parameters
     ----------
@@ -326,19 +329,20 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
         Key (local row of the head) * n_nodes + (id of the tail) of each link, ascending. Rows, ids and n_nodes are those
         of `of.nodes`.
     """
-    return [_known(*one) for one in zip(*_edges_and_splits(of, val, test, seed, split))]
+    return [_link_keys(*one) for one in zip(*_edges_and_splits(of, val, test, seed, split))]
 
 
-def _edges_and_splits(linked_graph, val, test, seed, split):
-    """Return two lists with an entry for each relation: `LinkEdges`, and functions (heads, tails) -> splits. Collective."""
+def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, seed: int,
+                      split: EdgeSplit) -> tuple[list[LinkEdges], list[Any]]:
+    """Return two lists by relation: `LinkEdges`, and functions (heads, tails) -> split codes. Arguments of `split_links`. Collective."""
     link_sets, arguments = link_edges(linked_graph), (val, test, split)
-    checked = together(linked_graph.graph.comm, lambda: [_checked_splits(edges, *(_of_relation(one, linked_graph, at) for one in arguments))
-                                               for at, edges in enumerate(link_sets)])
-    return link_sets, [_splits(edges, checked_splits, seed) for edges, checked_splits in zip(link_sets, checked)]
+    checked = together(linked_graph.graph.comm, lambda: [
+        _split_source(edges, *(_of_relation(one, linked_graph, at) for one in arguments)) for at, edges in enumerate(link_sets)])
+    return link_sets, [_split_function(edges, checked_splits, seed) for edges, checked_splits in zip(link_sets, checked)]
 
 
-def _of_relation(value, linked_graph, relation_index):
-    """Return the entry of one relation if the argument `value` of `split_links` is a dict by relation, otherwise `value`.
+def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
+    """Return the value of an argument of `split_links` for one relation: the entry at `relation_index` of a dict, or else `value`.
 
     A relation that the dict leaves out has no pairs. A value that is no dict applies to the only relation, or to all
     relations.
@@ -354,21 +358,22 @@ def _of_relation(value, linked_graph, relation_index):
     return value.get(several[relation_index], np.empty((0, 2), np.int64))
 
 
-def _known(edges, split_of):
-    """Return the keys of this rank's links in one relation; `known_links` defines the keys. Collective."""
-    heads, tails, *_ = out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
+def _link_keys(edges: LinkEdges, splits: Any) -> Array:
+    """Return the keys (local head row * n_nodes + tail id) of this rank's `edges` and of the pairs that `splits` lists. Collective."""
+    heads, tails, *_ = out_links(edges, splits.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
-def _sampler(ends, sampler):
-    """Check a sampler of negatives; return its name, or its listed pairs as ids that count over both node types."""
+def _checked_sampler(ends: Sequence[Ends], sampler: str | ArrayLike) -> str | Array:
+    """Check a sampler of negatives: return its name or, for a list of id pairs of the types `ends`, ids unique over both types."""
     if isinstance(sampler, str) and sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
-    return sampler if isinstance(sampler, str) else _pairs(ends, "sampler", sampler)
+    return sampler if isinstance(sampler, str) else _checked_pairs(ends, "sampler", sampler)
 
 
-def _checked(disjoint, negatives, eval_negatives, seed, filtered):
-    """Check arguments of `split_links` and return them; a ConfigError names a wrong argument."""
+def _checked_options(disjoint: float, negatives: int, eval_negatives: int | str, seed: int,
+                     filtered: bool) -> tuple[float, int, int | str, int, bool]:
+    """Check these arguments of `split_links` and return them; a ConfigError names a wrong argument."""
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     if isinstance(eval_negatives, str):
@@ -380,20 +385,20 @@ def _checked(disjoint, negatives, eval_negatives, seed, filtered):
             check_int("seed", seed, 0), filtered)
 
 
-def _odd_id(nodes):
-    """Return a ConfigError that names the first id of this rank's nodes above n_nodes - 1; None if all ids are valid."""
+def _id_error(nodes: NodeRows) -> ConfigError | None:
+    """Return a ConfigError that names the first id of this rank's nodes above n_nodes - 1; None if there is no such id."""
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
     text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
-def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    """Make the `Links` of all relations: this rank's links, their negatives, and the graphs of messages. Collective."""
+def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
+    """Make the `Links` of all relations. Lists have an entry per relation; other arguments are as in `split_links`. Collective."""
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
     links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(link_sets, splits)]
     knowns = [heads * n + tails for heads, tails, *_ in links]
-    message_masks, targets = _messages(link_sets, splits, knowns, seed, disjoint)
+    message_masks, targets = _edge_masks(link_sets, splits, knowns, seed, disjoint)
     messages = training = link_sets[0].subgraph(message_masks)
     if disjoint:
         training = link_sets[0].subgraph({one: mask & ~targets[one] for one, mask in message_masks.items()})
@@ -403,7 +408,7 @@ def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eva
     timed = all(edges.times is not None for edges in link_sets)
     for at, (edges, split_of, ends, link_keys) in enumerate(zip(link_sets, splits, links, knowns)):
         (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = ends, samplers[at]
-        split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
+        split, target = split_of(ids[heads], tails), _target_mask(ids[heads], tails, seed, disjoint)
         levels.append(split)
         drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
         to_eval.append(Negatives(*drawn, link_keys if filtered else link_keys[:0], eval_sampler, seed,
@@ -416,7 +421,7 @@ def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eva
         if undirected:
             coin = (variates(ids[heads], tails, seed) & np.uint64(1)).astype(bool)
             chosen &= (ids[heads] < tails) == coin
-        has_negatives = _has_negatives(to_eval[-1], heads) & ((split != TRAIN) | _has_negatives(to_train[-1], heads))
+        has_negatives = _negatives_exist(to_eval[-1], heads) & ((split != TRAIN) | _negatives_exist(to_train[-1], heads))
         n_left_out += np.array([np.count_nonzero(chosen & ~has_negatives), np.count_nonzero(chosen)])
         chosen &= has_negatives
         times = _first_times(edges)(ids[heads[chosen]], tails[chosen]) if timed else np.zeros(np.count_nonzero(chosen), np.int64)
@@ -437,11 +442,11 @@ def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eva
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
     link_graph = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
     return Links(link_graph, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
-                 times=times if timed else None, **_by_split(split))
+                 times=times if timed else None, **_rows_by_split(split))
 
 
-def _has_negatives(sampler, heads):
-    """Return True for each link, given by its head, for which `sampler` can draw a negative.
+def _negatives_exist(sampler: Negatives, heads: Array) -> Array:
+    """Return a mask of the links, given by the local rows of their heads, for which `sampler` can draw a negative.
 
     The sampler "uniform" draws other heads, too, so it has negatives for all links.
     """
@@ -456,38 +461,38 @@ def _warn_left_out(comm, n_left_out, n_links):
                       RuntimeWarning, stacklevel=4)
 
 
-def _by_split(split):
-    """Return a dict from "train", "val" and "test" to the row numbers of the split."""
+def _rows_by_split(split: Array) -> dict[str, Array]:
+    """Return {"train": row numbers, "val": ..., "test": ...} from the split code of each row, 0, 1 or 2."""
     return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
-def _checked_splits(edges, val, test, split):
-    """Check val, test and split; return (val, test) shares, (listed pairs, splits), (None, split of edges) or (`TimeSplit`, None)."""
+def _split_source(edges: LinkEdges, val: Any, test: Any, split: Any) -> Any:
+    """Check how to split links and return it: shares (val, test), (pairs, splits), (None, split of each edge) or (TimeSplit, None)."""
     if isinstance(val, TimeSplit):
         if edges.times is None:
             of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"
             raise ConfigError(f"time_split {val}: the edges{of} have no times", "time_split")
         return val, None
     if split is not None:
-        return None, _codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
+        return None, _checked_codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
     if any(np.ndim(argument) for argument in (val, test)):
         ends = edges.heads, edges.tails
-        pairs = [_pairs(ends, name, () if argument is None or np.isscalar(argument) and argument == 0 else argument)
+        pairs = [_checked_pairs(ends, name, () if argument is None or np.isscalar(argument) and argument == 0 else argument)
                  for name, argument in (("val", val), ("test", test))]
         return np.concatenate(pairs), np.repeat([VAL, TEST], [len(split_pairs) for split_pairs in pairs])
-    return _shares(val, test)
+    return _checked_shares(val, test)
 
 
-def _shares(val, test):
-    """Check the shares of validation and test links, which must leave links to train on; return them as a list."""
+def _checked_shares(val: float, test: float) -> list[float]:
+    """Check the shares of validation and test links: in [0, 1), and below 1 in sum; return [val, test]."""
     shares = [check_number(name, value, below=1) for name, value in (("val", val), ("test", test))]
     if sum(shares) >= 1:
         raise ConfigError(f"val {val} and test {test} leave no links to train on")
     return shares
 
 
-def _pairs(ends, name, pairs):
-    """Check pairs of ids within each node type; return them as ids that count over both node types, (n, 2) int64."""
+def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
+    """Check (head, tail) id pairs of the two node types `ends`; return ids unique over both types, (n, 2) int64. Errors say `name`."""
     ids = np.asarray(pairs)
     if not ids.size:
         return np.empty((0, 2), np.int64)
@@ -502,9 +507,9 @@ def _pairs(ends, name, pairs):
     return ids.astype(np.int64) + first
 
 
-def _splits(edges, checked, seed):
-    """Return the function (heads, tails) -> splits for the result of `_checked_splits`. Collective."""
-    comm, (one, other) = edges.nodes.comm, checked
+def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
+    """Return a function (head ids, tail ids) -> split codes, for the relation of `edges`; `source`: see `_split_source`. Collective."""
+    comm, (one, other) = edges.nodes.comm, source
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]
         ends = [end[proper] for end in edges.ends]
@@ -523,24 +528,25 @@ def _splits(edges, checked, seed):
 
 
 def _first_times(edges):
-    """Return a `FirstTimes`, which looks up the time of the first edge between two nodes, for a relation's edges. Collective."""
+    """Return a `FirstTimes`: a function from pairs of node ids to the time of the first of `edges` between them. Collective."""
     return FirstTimes(edges.nodes.comm, edges.nodes.n_nodes, *edges.ends, edges.times)
 
 
-def _messages(link_sets, splits, all_link_keys, seed, disjoint):
-    """Return two dicts from relation to a mask of its edges: edges that carry messages in evaluation, and training targets.
+def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
+    """Return two dicts, relation -> mask of its edges: edges that pass messages in evaluation, and possible training targets.
 
-    Messages pass along self loops, which are not targets. An edge of a reverse relation is treated as its link.
+    Lists have an entry per predicted relation, and `disjoint` is the share of targets. Messages pass along self loops,
+    which are not targets. An edge of a reverse relation is treated as its link.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Relation | None, Array] = {}
     targets: dict[Relation | None, Array] = {}
-    for edges, split_of, link_keys in zip(link_sets, splits, all_link_keys):
-        ids, masks_of = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
+    for edges, split_of, link_keys in zip(link_sets, split_functions, keys_of_links):
+        ids, masks_of = edges.nodes.dst_ids, {edges.relation: _pair_masks(*edges.ends, split_of, seed, disjoint)}
         for relation, (sources, rows) in edges.others.items():
             if relation in predicted and isinstance(split_of, DrawnSplits):
                 continue  # its own links have the same splits, as these are drawn from ids
-            brings_message, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
+            brings_message, target = _pair_masks(sources, ids[rows], split_of, seed, disjoint)
             links = among(link_keys, rows * edges.nodes.n_nodes + sources)
             masks_of[relation] = brings_message | ~links, target & links
         for relation, (brings_message, target) in masks_of.items():
@@ -549,12 +555,15 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
     return messages, targets
 
 
-def _of_ends(one, other, split_of, seed, disjoint):
-    """Return two masks of the pairs (one[i], other[i]): pairs that carry messages in evaluation, and possible training targets."""
+def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
+    """Return two masks of node pairs (one[i], other[i]): those that pass messages in evaluation, by `split_of`, and possible targets.
+
+    `split_of` is a function (ids, ids) -> split codes, and `disjoint` the share of targets.
+    """
     loops = one == other
-    return (split_of(one, other) == TRAIN) | loops, _targets(one, other, seed, disjoint) & ~loops
+    return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops
 
 
-def _targets(one, other, seed, disjoint):
-    """Return a mask of pairs that are targets if they are training links: a random share `disjoint`, or all if `disjoint` is 0."""
+def _target_mask(one: Array, other: Array, seed: int, disjoint: float) -> Array:
+    """Draw the pairs (one[i], other[i]) that are targets in training: return a mask of a share `disjoint`, or of all if it is 0."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

@@ -1,4 +1,4 @@
-"""Edges that are links: the edges of a `Graph`, or of relations of a `HeteroGraph`.
+"""Links to predict that are edges of a `Graph`, or of some relations (edge types) of a `HeteroGraph`.
 
 Ids of nodes are unique over the node types at both ends: the ids of the second type follow the ids of the first.
 """
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.data.graph_tables import NODE
 from sarlite.data.names import Names
@@ -20,7 +21,7 @@ from sarlite.types import Array, RowIndex
 
 
 class Ends(NamedTuple):
-    """Node type at one end of links, and the range of its nodes' ids.
+    """Node type of the heads or of the tails of links, with the first id and the number of its nodes.
 
     Attributes
     ----------
@@ -38,7 +39,7 @@ class Ends(NamedTuple):
 
 
 class LinkEdges(NamedTuple):
-    """Edges of a graph or of one relation, on this rank, as links to predict.
+    """Edges of a graph, or of one of its relations (edge types), on this rank, that are links to predict.
 
     Attributes
     ----------
@@ -107,7 +108,7 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Graph, node_type: str, names: Mapping[str, Names]) -> "Linked":
-        """Return a `Linked` for predictions of the nodes of one type: it has no links, and its `ends[0][0]` are these nodes."""
+        """Return a `Linked` without links, for predictions of the nodes of one type, with their names if `names` has the type."""
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
 
@@ -129,7 +130,7 @@ def is_several(relation: Relation | list[Relation] | None) -> bool:
 
 
 def linked(graph: object, relation: Any) -> Linked:
-    """Check the relations whose edges are links, and return them with their graph.
+    """Check that the edges of `relation` (None: the only one) can be links; return graph and relations as a `Linked`.
 
     Parameters
     ----------
@@ -175,7 +176,7 @@ def linked(graph: object, relation: Any) -> Linked:
 
 
 def link_edges(of: Linked) -> list[LinkEdges]:
-    """Return this rank's edges of each predicted relation as links, one `LinkEdges` per relation. Collective."""
+    """Return a list of `LinkEdges`: this rank's edges of each relation that `of` predicts. Collective."""
     if isinstance(of.graph, Graph):
         return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}
@@ -196,16 +197,13 @@ def _of_relation(graph, nodes, ids, relation, *ends):
     numbers = graph.in_edges(relation).numbers
     for one in (relation, *back):
         if one not in ids:
-            ids[one] = _ids(graph, nodes, one)
+            ids[one] = _end_ids(graph, nodes, one)
     return LinkEdges(relation, nodes, *ids[relation], slice(None) if numbers is None else numbers, *ends,
                      {one: ids[one] for one in back}, lambda masks: graph.subgraph(masks).of(*nodes.node_types))
 
 
-def _ids(graph, nodes, relation):
-    """Return (ids of the sources, local rows of the destinations) of a relation's edges. Collective.
-
-    Ids and rows are those of `nodes`, which joins several node types.
-    """
+def _end_ids(graph: HeteroGraph, nodes: NodeType, relation: Relation) -> tuple[Array, Array]:
+    """Return (source ids, local destination rows) of a relation's edges, as numbered in `nodes`, which has several types. Collective."""
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
@@ -216,7 +214,9 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Merge edges and `listed` pairs into distinct links; return (heads, tails, tail rows, undirected) for this rank. Collective.
+    """Merge edges and `listed` id pairs into links: (head rows, tail ids, tail rows, undirected); `numbers` maps ids to rows. Collective.
+
+    Each rank gets the links of its own heads.
 
     Parameters
     ----------
@@ -258,8 +258,8 @@ def _distinct(numbers):
     return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
-def _to_heads(comm, offsets, table):
-    """Send each row of `table` to the rank that owns the node in its first column; return the rows received. Collective.
+def _to_heads(comm: Communicator, offsets: Array, table: Array) -> Array:
+    """Send each row of `table` to the rank that owns the row number in its column 0, by `offsets`; return the rows received. Collective.
 
     The first column holds row numbers of all ranks, and in the result local rows.
     """

@@ -1,7 +1,7 @@
-"""Pairs of nodes, read from files and tables."""
+"""Functions that read pairs of nodes, such as links to predict, from files and tables."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ HEADER = ["source", "destination"]
 
 
 def read_links(file: str, of: Linked) -> Array:
-    """Read links from a file as rows (source, destination, relation index), (n, 3) int64.
+    """Read links between the nodes of `of` from a file: rows (source id, destination id, relation index), (n, 3) int64.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def read_links(file: str, of: Linked) -> Array:
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
-    """Read pairs (source, destination) from a file, as ids within the node types `ends`, (n, 2) int64.
+    """Read (source, destination) pairs from a text, Parquet, .npy or .pt file; return ids of nodes of the types `ends`, (n, 2) int64.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
         The file cannot be read, or an id is not a node. The error names the file and the pair.
     """
     if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".pt"):
-        return _named_in_columns(file, ends) if Path(file).suffix == ".parquet" else _named(file, ends)
+        return _ids_by_name_in_columns(file, ends) if Path(file).suffix == ".parquet" else _ids_by_name(file, ends)
     pairs = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
     if pairs.dtype.kind not in "iu" or (pairs.size and pairs.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers per line, source and destination, found "
@@ -93,7 +93,7 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Read the negatives in a .pt file of OGB; return (pairs, number of negatives per link).
+    """Read the negatives in a .pt file of OGB; return (pairs of ids of nodes of the types `ends`, number of negatives per link).
 
     Returns
     -------
@@ -108,8 +108,8 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
     return _nodes_of(file, "negatives", pairs, ends), per_link
 
 
-def _nodes_of(file, name, pairs, ends):
-    """Return `pairs` as int64; raise a DataError that names the file if an id is not a node of `ends`."""
+def _nodes_of(file: str, name: str, pairs: Array, ends: Sequence[Ends]) -> Array:
+    """Return id pairs as int64; raise a DataError about the array `name` of `file` if an id is not a node of the types `ends`."""
     bad = np.argwhere((pairs < 0) | (pairs >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
@@ -118,15 +118,15 @@ def _nodes_of(file, name, pairs, ends):
     return pairs.astype(np.int64)
 
 
-def _named(file, ends):
-    """Read pairs of node names from a text file; return their ids, (n, 2) int64."""
+def _ids_by_name(file: str, ends: Sequence[Ends]) -> Array:
+    """Read pairs of node names from a text file; return the ids of these nodes of the types `ends`, (n, 2) int64."""
     pairs = [cells for _, cells in _lines(file, "names, expected two, source and destination", 2)]
     return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
                      for at, end in enumerate(ends)], 1)
 
 
-def _named_in_columns(file, ends):
-    """Return the pairs in a Parquet file with two columns of names, (n, 2) int64."""
+def _ids_by_name_in_columns(file: str, ends: Sequence[Ends]) -> Array:
+    """Read pairs of node names from two columns of a Parquet file; return ids of nodes of the types `ends`, (n, 2) int64."""
     with connect() as connection:
         table = read_table(connection, file, Reading(), (), "links", list)
         if len(table.columns) != 2:
@@ -134,7 +134,7 @@ def _named_in_columns(file, ends):
         return np.stack([column_ids(table, column, end) for column, end in zip(table.columns, ends)], 1)
 
 
-def _lines(file, expected, n_cells):
+def _lines(file: str, expected: str, n_cells: int) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, list of `n_cells` cells) for each line except a header; `expected` is part of an error message."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
@@ -147,7 +147,7 @@ def _lines(file, expected, n_cells):
 
 
 def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -> Array:
-    """Return the ids of the nodes in `cells`, (n,) int64; `where`, `column` and `row` locate a wrong cell in an error message.
+    """Return the ids of the nodes of type `end` that `cells` name, (n,) int64; an error names `where`, `column` and the cell's row.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -
 
 
 def column_ids(table: Table, column: str, end: Ends) -> Array:
-    """Return the ids of the nodes that a table's column names, (n,) int64; `end` has the names and the number of the nodes."""
+    """Return the ids of the nodes of the type `end` in a table's column of names or node numbers, (n,) int64."""
     check_cells(table, id_checks(table, column))
     if end.names is not None:
         words = [cells.to_pylist() for (cells,) in table.batches(f"CAST({quote(column)} AS VARCHAR)")]
@@ -194,10 +194,10 @@ def column_ids(table: Table, column: str, end: Ends) -> Array:
     return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *pieces]), 0, end)
 
 
-def _within(where, column, ids, row, end):
-    """Return `ids`; raise a DataError that names the row and column if an id is not a node of `end`."""
+def _within(where: str, column: str, ids: Array, first_row: int, end: Ends) -> Array:
+    """Return `ids`; raise a DataError that names the table `where`, `column` and the row if an id is not a node of the type `end`."""
     bad = np.flatnonzero((ids < 0) | (ids >= end.n))
     if len(bad):
-        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "
+        raise DataError(f"{where}: row {first_row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "
                         f"{end.n}")
     return ids

@@ -1,4 +1,4 @@
-"""Batches of links: minibatches whose seeds are links, and full batches with new negatives in each step."""
+"""Loaders of links: minibatches whose seeds are links, and full batches with new negatives in each step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ class LinkBatch:
 
 
 class LinkLoader(NeighborLoader):
-    """Loader of minibatches whose seeds are links. Construction and epochs are collective.
+    """Loader of minibatches of training links: links, negatives, and the sampled neighbourhoods of their ends. Collective.
 
         loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(10, 10), batch_size=1000)
         trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)
@@ -123,16 +123,16 @@ class LinkLoader(NeighborLoader):
         self._offsets = np.concatenate([[0], np.cumsum(graph.comm.allgather(graph.n_src))])
 
     @staticmethod
-    def _messages(graph):
-        """Return the graph of the nodes along whose edges the encoder passes messages in training."""
+    def _messages(graph: Any) -> Any:
+        """Return the node graph of a `LinkGraph` along whose edges messages pass in this loader's batches: here the one for training."""
         return graph.draw.nodes
 
-    def _pairs(self, step, link_rows):
-        """Return row numbers (heads, tails) of the links `link_rows` and of their negatives, one row per link. Collective."""
+    def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
+        """Return the row numbers (heads, tails) of the links `link_rows` and of their negatives in `step`, a row per link. Collective."""
         return self._candidates.pairs(step, link_rows)
 
-    def _outputs(self, link_rows):
-        """Return `link_rows`, the rows of the output that get scores, in evaluation; None in training."""
+    def _outputs(self, link_rows: Array) -> Array | None:
+        """Return None, as training keeps no scores; loaders for evaluation return `link_rows`, the rows that scores are stored in."""
         return None
 
     def _n_times(self):
@@ -145,7 +145,7 @@ class LinkLoader(NeighborLoader):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
 
     def links(self, step: int) -> Array:
-        """Return this rank's row numbers of a step's links in the `LinkGraph`. Collective; not to be called during an epoch."""
+        """Return the rows, in the `LinkGraph`, of this rank's links of a step. Collective; not to be called during an epoch."""
         return self._links[self._seeds(step)]
 
     def _make(self, step):
@@ -153,19 +153,18 @@ class LinkLoader(NeighborLoader):
             link_rows = self.links(step)
             heads, tails = self._pairs(step, link_rows)
             times = None if self.temporal is None else self.temporal.seeds[link_rows]
-            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(link_rows), times)
+            nodes, heads, tails = self._nodes(step, heads, tails, self._edges_to_omit(link_rows), times)
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, graph=self.graph, comm=self._sampling,
                               relations=self._candidates.relations_of(link_rows))
             return LinkBatch(graph, nodes, self._labels[link_rows], step, self._seeds.count(step), self._outputs(link_rows))
 
-    def _nodes(self, step, heads, tails, left_out, times):
-        """Sample the nodes at both ends of links, without the edges `left_out`; return (batch, heads, tails). Collective.
+    def _nodes(self, step: int, heads: Array, tails: Array, left_out: list[Array] | None,
+               times: Array | None) -> tuple[Batch, Array, Array]:
+        """Sample the neighbourhoods of links' ends, without edges `left_out`, at `times`; return (batch, heads, tails), rows of the batch.
 
-        Heads and tails are row numbers of the batch. With `times`, (n_links,), a node at the end of links with
-        different times has one row for each time.
-
-        With `times`, (n_links,), a node at the end of links with different times has one row for each time.
+        Collective. Without `times` the neighbourhoods have edges of all times. With `times`, (n_links,), a node at the
+        end of links with different times has one row for each time.
         """
         comm, offsets, more = self._sampling, self._offsets, {}
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
@@ -185,13 +184,12 @@ class LinkLoader(NeighborLoader):
         ends = np.concatenate([part + at for part, at in zip(batch_rows, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
-    def _edges(self, link_rows):
-        """Return the positions of the edges that join the ends of a link of this step, rows `link_rows`, to be left out. Collective.
+    def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
+        """Return, by edge set, the positions of edges that join the ends of links `link_rows`, so that a model cannot see the links.
 
-        Otherwise a link could be read off the graph. The positions among this rank's edges are arrays by edge set. The
-        result is None if links have labels. The edges connect the
-        ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to head are left
-        out in relations of the opposite direction, and within one node type.
+        Collective. The positions are those among this rank's edges. The result is None if links have labels. The edges
+        connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to
+        head are left out in relations of the opposite direction, and within one node type.
         """
         if self._candidates.negatives is None:
             return None
@@ -211,8 +209,8 @@ class LinkLoader(NeighborLoader):
                     positions[place] = np.union1d(positions[place], matches)
         return positions
 
-    def _find(self, edges, rows, ids):
-        """Return the positions in the edge set `edges` of the edges from the sources `ids` to the local rows `rows`."""
+    def _find(self, edges: Any, rows: Array, ids: Array) -> Array:
+        """Return the positions, in the edge set `edges`, of all edges from the source with id ids[i] to local row rows[i], for any i."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -230,18 +228,18 @@ class ScoredLinks(LinkLoader):
     def _messages(graph):
         return graph.nodes
 
-    def _pairs(self, step, link_rows):
+    def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
         return self._of.heads[link_rows], self._of.tails[link_rows]
 
-    def _outputs(self, link_rows):
+    def _outputs(self, link_rows: Array) -> Array | None:
         return link_rows
 
-    def _edges(self, link_rows):
+    def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
         return None
 
 
 class ResampledLinks(FixedBatch):
-    """Source of full batches of a `LinkGraph`. Each step has all training links, with newly drawn negatives."""
+    """Source of full batches of a `LinkGraph`: each step has all training links, with newly drawn negatives."""
 
     batch: FullBatch
 
@@ -258,14 +256,14 @@ def resampled(full: FullBatch) -> FixedBatch:
 
 
 def _check_seed_times(temporal):
-    """Raise a ConfigError if batches are sampled in time and the links have no times."""
+    """Raise a ConfigError if batches are sampled in time, by the options `temporal`, and the links have no times."""
     if temporal is not None and temporal.seeds is None:
         raise ConfigError("temporal: the links have no times: name the column time=COLUMN of their edges, or of the table of "
                           "labels", "temporal")
 
 
 def _directions(relation, other, forward, backward):
-    """Return a list of `forward`, `backward` or both: the directions of a link that an edge of the relation `other` can have.
+    """Return [`forward`], [`backward`] or both: the ends of links of `relation` to look up in the edges of the relation `other`.
 
     `forward` and `backward` are the ends of the links of `relation`, from head to tail and from tail to head.
     """
@@ -275,7 +273,7 @@ def _directions(relation, other, forward, backward):
 
 
 def _checked(graph, labels, train, remote):
-    """Check arguments of `LinkLoader`; return (row numbers of the training links, labels of all links)."""
+    """Check these arguments of `LinkLoader`; return (row numbers of the training links, labels of all links as an array)."""
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
         raise ConfigError("minibatches of links need a LinkGraph of split_links or labelled_links, but "
                           f"graph is {graph!r}")

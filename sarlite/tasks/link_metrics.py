@@ -86,8 +86,8 @@ class SourceRank(MeanMetric):
     def add(self, output: Array, labels: Array) -> None:
         links = output[output[:, RANK] != 0]
         source, score, rank = links[np.lexsort((-links[:, SCORE], links[:, SOURCE]))].T
-        starts, counts = _runs(source)
-        ties, n_ties = _runs(source, score)
+        starts, counts = _constant_runs(source)
+        ties, n_ties = _constant_runs(source, score)
         above = np.repeat(ties + (n_ties - 1) / 2, n_ties) - np.repeat(starts, counts)  # number of the source's links that rank higher
         gains = self.gain(rank + above)
         sums = np.add.reduceat(gains, starts) if len(starts) else np.zeros(0)
@@ -95,12 +95,15 @@ class SourceRank(MeanMetric):
 
 
 def discounts(ranks: Array, k: int) -> Array:
-    """Return 1 / log2(1 + position) for positions up to k, and 0 for larger ones: the gains of NDCG (Jarvelin and Kekalainen 2002)."""
+    """Return the gain in NDCG of each position in `ranks`, counted from 1: 1 / log2(1 + position) up to position k, 0 beyond k.
+
+    See Jarvelin and Kekalainen (2002).
+    """
     return np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0)
 
 
-def _runs(*arrays):
-    """Return the starts and the lengths of runs of consecutive positions at which all arrays keep their values."""
+def _constant_runs(*arrays: Array) -> tuple[Array, Array]:
+    """Return (starts, lengths) of the longest ranges of indices over which each array is constant."""
     changed = np.zeros(len(arrays[0]), bool)
     for array in arrays:
         changed[1:] |= array[1:] != array[:-1]
@@ -113,6 +116,6 @@ def _finite(values):
     return np.where(np.isfinite(values), values, 0.0)
 
 
-def _first_column(output):
-    """Return a mask with the shape of `output`, True in the first column, which has the scores of links."""
+def _first_column(output: Array) -> Array:
+    """Return a mask with the shape of `output`, True in column 0: a row has a link's score, and then the scores of its negatives."""
     return np.arange(output.shape[1]) == np.zeros((len(output), 1))

@@ -1,4 +1,4 @@
-"""Splits of links: drawn from the ids of a link's ends, or listed in files, or by the times of edges."""
+"""Splits of links into training, validation and test: random by the ids of the ends, listed in files, or by times of edges."""
 
 import contextlib
 import sys
@@ -44,12 +44,12 @@ def variates(one: Array, other: Array, seed: int) -> Array:
 
 
 def uniform(bits: Array) -> Array:
-    """Return uniform numbers in [0, 1), float64, made from random bits, uint64."""
+    """Convert 64 random bits for each element, uint64, into uniform numbers in [0, 1), float64."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
 class DrawnSplits(NamedTuple):
-    """Splits that are drawn at random, from the seed and the ids of a link's ends.
+    """Random splits of links: a function that draws the split of a link from a seed and the ids of its ends.
 
     Attributes
     ----------
@@ -69,17 +69,19 @@ class DrawnSplits(NamedTuple):
     seed: int
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the split code of each pair of ids (one[i], other[i]), in either order, (n,) int64."""
+        """Return the split code, 0 train, 1 val or 2 test, of each pair of ids (one[i], other[i]), in either order, (n,) int64."""
         at = uniform(variates(one, other, self.seed))
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return no pairs, (0, 2), and no splits, (0,): drawn splits list no pairs beside the edges."""
+        """Return empty arrays: pairs, (0, 2), and their splits, (0,). Random splits list no pairs that are not edges."""
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
 class ListedSplits:
-    """Splits of listed pairs of nodes. Other pairs are for training. Construction and calls are collective.
+    """Splits that are listed by node pair, as a function of pairs; pairs that are not listed are for training. Calls are collective.
+
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -114,34 +116,34 @@ class ListedSplits:
         self._comm, self._n, self._range = comm, n, max(-(-n // comm.size), 1)
         self._pairs, self._of_pairs = pairs[proper], split[proper]
         keys = self._keys(*self._pairs.T)
-        received = send(comm, self._rank(keys), np.stack([keys, self._of_pairs], 1))
+        received = send(comm, self._storing_rank(keys), np.stack([keys, self._of_pairs], 1))
         self._keys_stored, self._split = received[np.lexsort(received.T[::-1])].T
         same = self._keys_stored[1:] == self._keys_stored[:-1]
         twice = np.flatnonzero(same & (self._split[1:] != self._split[:-1]))
         raise_together(comm, self._error(twice[0]) if len(twice) else None)
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the split code of each pair of ids (one[i], other[i]), in either order, (n,) int64. Collective."""
+        """Return the split code, 0 train, 1 val or 2 test, of pairs of ids (one[i], other[i]), in either order, (n,) int64. Collective."""
         keys = self._keys(one, other)
-        return ask(self._comm, self._rank(keys), keys, self._splits_of)
+        return ask(self._comm, self._storing_rank(keys), keys, self._splits_of)
 
     def listed(self) -> tuple[Array, Array]:
-        """Return (pairs, splits) of the validation and test pairs that this rank passed. A pair need not be an edge."""
+        """Return (pairs of ids, split codes) of the validation and test pairs that this rank passed. A pair need not be an edge."""
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
-    def _splits_of(self, keys):
-        """Return the split of each pair, given by its key from this rank's range; `TRAIN` for a pair that is not listed."""
+    def _splits_of(self, keys: Array) -> Array:
+        """Return the split code of each pair that this rank may store, given by an integer key; `TRAIN` for a pair that is not listed."""
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
             np.full(len(keys), TRAIN)
 
-    def _keys(self, one, other):
-        """Return one integer for each pair, the same in either order."""
+    def _keys(self, one: Array, other: Array) -> Array:
+        """Return an integer for each pair of ids (one[i], other[i]), the same in either order, (n,)."""
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
 
-    def _rank(self, keys):
-        """Return the MPI rank that stores each pair."""
+    def _storing_rank(self, keys: Array) -> Array:
+        """Return the MPI rank that stores the pair with each integer key, (n,)."""
         return keys // self._n // self._range
 
     def _error(self, at):
@@ -152,7 +154,7 @@ class ListedSplits:
 
 
 def digest(comm: Communicator, *arguments: object) -> str | None:
-    """Return a hash of rank 0's pairs, 32 hexadecimal digits, or None if no argument has pairs. Collective.
+    """Return a hash of rank 0's pairs among `arguments`, 32 hexadecimal digits, on every rank; None without pairs. Collective.
 
     Parameters
     ----------
@@ -170,7 +172,7 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return (pairs, split of each pair) from the files of pairs `val` and `test`, or from the table that `table` describes.
+    """Return (pairs, split codes) from the files of pairs `val` and `test` or, unless None, from `table`, such as "FILE,split=COLUMN".
 
     Parameters
     ----------
@@ -211,7 +213,7 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Return (pairs, their splits) from a table, by its column of splits or, with shares `val` and `test`, by its column of times."""
+    """Return (pairs, split codes) of the table `spec`, by its split column, or by its times with shares `val` and `test`."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:
@@ -221,7 +223,7 @@ def _of_table(val, test, spec, ends):
         pairs, values = opened.pairs(ends) + first, READERS[by](opened.table, column)
         where = opened.table.where
     if by == "time":
-        pairs, values = _by_time(where, pairs, values, val, test)
+        pairs, values = _split_by_time(where, pairs, values, val, test)
     else:
         # raises an error if a pair is in two splits, train included
         ListedSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
@@ -229,7 +231,7 @@ def _of_table(val, test, spec, ends):
 
 
 class PairsTable(NamedTuple):
-    """Open table with one row for each pair of nodes.
+    """Open table with a pair of nodes in each row, and the names of its columns.
 
     Attributes
     ----------
@@ -251,7 +253,7 @@ class PairsTable(NamedTuple):
 
 @contextlib.contextmanager
 def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
-    """Open, as a context, the table of pairs that an option `argument` with value `spec`, "FILE,WORD=COLUMN,...", describes.
+    """Open table `spec`, "FILE,WORD=COLUMN,...", given for option `argument`, as a context with a `PairsTable`; errors quote `form`.
 
     Parameters
     ----------
@@ -295,8 +297,8 @@ def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str
         yield PairsTable(table, [str(end) for end in ends], columns)
 
 
-def _split_codes(table, column):
-    """Return the splits, 0 to 2, in a column of the words train, val and test, (n,) int64."""
+def _split_codes(table: Table, column: str) -> Array:
+    """Return the split codes 0, 1 and 2 of the rows, (n,) int64, from a column of the words train, val and test."""
     code, check = split_code(table, column)
     check_cells(table, [check, CellCheck(column, f"{code} = 0", f"VALUE is not one of {', '.join(NAMES)}")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(code)]
@@ -307,10 +309,10 @@ READERS = {"split": _split_codes, "time": times}
 """Functions (table, column) -> array, which read a column of splits or a column of times."""
 
 
-def _by_time(where, pairs, times, val, test):
-    """Return (distinct pairs, splits): the latest pairs, a share `test`, are for testing, the share `val` before for validation.
+def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: float) -> tuple[Array, Array]:
+    """Return (distinct pairs, split codes) by `times`: the latest share `test` is for testing, `val` before for validation.
 
-    The time of a pair is the time of its first edge, in either direction.
+    The time of a pair is the time of its first edge, in either direction. An error names the table `where`.
     """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
@@ -321,7 +323,7 @@ def _by_time(where, pairs, times, val, test):
 
 
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
-    """Return the split of each link, (n,) int64: the latest share `test` is for testing, the share `val` before for validation.
+    """Return each link's split code: the latest share `test` is for testing, `val` before for validation; `where` names the table.
 
     Links with the same time are in the same split.
 

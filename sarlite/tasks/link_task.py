@@ -20,7 +20,7 @@ RANKING_LOSS = "cross-entropy"
 
 
 class LinkTask(PairTask):
-    """Prediction of links: each link of a `LinkGraph` of `link_data.split_links` against its negatives.
+    """Prediction of links: the task to score each link of a `LinkGraph` above its negatives, node pairs that are not links.
 
     Parameters
     ----------
@@ -109,5 +109,5 @@ class LinkTask(PairTask):
 
 
 def is_ranked(metric: str | None) -> bool:
-    """Return True if `metric` names a metric of links that is computed from positions by score, such as "mrr"; False for None."""
+    """Return True if `metric` names a metric of links that uses the position of a link by score, such as "mrr"; False for None."""
     return metric is not None and find_metric("link", metric).kind.takes != "outputs"

@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class LossKind(NamedTuple):
-    """Loss in the table of losses: how it is made, the default of its parameter, and if it takes class weights.
+    """Entry of the table of losses: how to make the loss, the default of its parameter, and if it takes class weights.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in 
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return (loss, parameter) for a name such as "focal:1.5" and a kind of targets `form`, such as "classify".
+    """Return (LossKind, parameter) of the loss `word`, such as "focal:1.5" (None: default), for targets of the kind `form`, "classify".
 
     Parameters
     ----------

@@ -11,10 +11,11 @@ from sarlite.errors import ConfigError
 from sarlite.tasks import class_metrics as classes
 from sarlite.tasks.link_metrics import LinkAuc, LinkAveragePrecision, LinkRank, SourceRank, discounts
 from sarlite.tasks.metrics import MeanError, Metric
+from sarlite.types import Array
 
 
 class MetricKind(NamedTuple):
-    """Metric in the table of metrics: how it is made, if lower is better, and what the metric is computed from.
+    """Entry of the table of metrics: how to make the metric, if lower is better, and which values the metric takes.
 
     Attributes
     ----------
@@ -50,8 +51,8 @@ def _positive_whole(value):
     return 1 <= value < 1e9 and value == int(value)
 
 
-def _best_sum(k):
-    """Return a function from the number of links of each source to the largest possible DCG in the top k."""
+def _best_sum(k: int) -> Callable[[Array], Array]:
+    """Return a function: numbers of links of sources, (m,) -> largest possible DCG@k of each source, as if its links ranked first."""
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 
@@ -101,7 +102,7 @@ CLOSING = tuple(_CALIBRATION)
 
 
 class NamedMetric(NamedTuple):
-    """Metric that is chosen by name, with its parameter.
+    """Metric that was chosen by name: its entry in the table of metrics, and the number in its name, such as 5 in "top@5".
 
     Attributes
     ----------
@@ -117,12 +118,12 @@ class NamedMetric(NamedTuple):
     parameter: float = 0.0
 
     def make(self, positive: int = 1) -> Metric:
-        """Create the metric, to which no rows have been added yet; `positive` is the positive class of two."""
+        """Create the metric, to which no rows have been added yet; `positive`, 0 or 1, is the positive class of two."""
         return self.kind.make(self.parameter, positive)
 
 
 def find_metric(form: str, word: str | None) -> NamedMetric:
-    """Return the metric with a name such as "top@5" for a kind of targets `form`, such as "classify".
+    """Return the metric named `word`, such as "top@5" (None: default), for targets of the kind `form`, such as "classify".
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class Metric:
-    """Metric of one split. Each rank adds its rows with `add`, and `value` combines all ranks.
+    """Base class of metrics of one split: each rank adds its rows with `add`, and `value` computes the metric over all ranks.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Metric:
     least = 1
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add rows of outputs and labels. Every rank calls `add` at least once, with empty arrays if it has no rows.
+        """Add rows of the model's outputs, with their labels. Every rank calls `add` at least once, with empty arrays if it has no rows.
 
         Parameters
         ----------
@@ -39,7 +39,7 @@ class Metric:
         raise NotImplementedError
 
     def counts(self) -> Array:
-        """Return this rank's counts, integers below 2^53 as (k,) float64. Their sums over ranks are an argument of `value`."""
+        """Return this rank's counts of rows, (k,) float64 integers below 2^53; their sums over ranks are an argument of `value`."""
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
@@ -60,7 +60,7 @@ class Metric:
 
 
 class ScoreMetric(Metric):
-    """Metric that is computed from the scores of all rows, each of which is positive or negative. NaN if a score of any rank is NaN."""
+    """Base class of metrics computed from the scores of all rows, each positive or negative; NaN if any score is NaN."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []
@@ -72,7 +72,7 @@ class ScoreMetric(Metric):
         return self.of(scores, positive, comm)
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        """Return the metric from the scores of all ranks and the mask `positive` of the positive rows. Collective.
+        """Return the metric over all ranks from this rank's scores and `positive`, True for each score of a positive row. Collective.
 
         Parameters
         ----------
@@ -85,13 +85,13 @@ class ScoreMetric(Metric):
 
 
 class MeanMetric(Metric):
-    """Metric that is computed from exact means over rows. NaN if a number of any rank is not finite."""
+    """Base class of metrics computed from exact means over rows; NaN if a number of any rank is not finite."""
 
     def __init__(self) -> None:
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of finite numbers to the exact sums, and count the numbers in the mask `odd`, which were not finite.
+        """Add rows of `values` to the exact sums, and count `odd`, the mask of numbers that were not finite and are 0 in `values`.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class MeanMetric(Metric):
         return None if not counts[0] else math.nan if counts[1] else self.of(means)
 
     def of(self, means: list[float]) -> float:
-        """Return the metric from the exact mean of each column."""
+        """Return the metric from the exact mean of each column; here the mean of the first column."""
         return means[0]
 
 
@@ -173,7 +173,7 @@ class ExactSums:
         self.bins = np.zeros((2, 0, self._EXPONENTS), np.int64)  # upper halves, lower halves
 
     def add(self, values: Array) -> None:
-        """Add rows, (n, n_columns) float64. Every rank calls `add` at least once, with n = 0 if it has no rows."""
+        """Add rows of values, (n, n_columns) float64, to the exact sums. Every rank calls `add`, with n = 0 if it has no rows."""
         if not self.bins.size:
             self.bins = np.zeros((2, values.shape[1], self._EXPONENTS), np.int64)
         step = max(1, self._PIECE // max(1, values.shape[1]))
@@ -186,11 +186,14 @@ class ExactSums:
                 bins += half_sums.astype(np.int64).reshape(bins.shape)
 
     def means(self, comm: Communicator, n: int) -> list[float]:
-        """Return each column's sum over all ranks, divided by `n` and rounded once. Collective."""
+        """Return each column's exact sum over all ranks, divided by `n`, a number of rows, and rounded once. Collective."""
         upper, lower = comm.allreduce(self.bins.copy())
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
-    def _integer_sum(self, upper, lower):
-        """Return a column's exact sum, an integer in units of the smallest float, from sums of upper and lower mantissa halves."""
+    def _integer_sum(self, upper: Array, lower: Array) -> int:
+        """Return a column's exact sum as an integer; `upper` and `lower` are, by exponent, sums of the halves of mantissas.
+
+        The unit is 2^-53 times the smallest float.
+        """
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

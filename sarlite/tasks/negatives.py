@@ -1,9 +1,9 @@
-"""Negatives: random pairs of nodes that are not links.
+"""Negatives: random pairs of nodes that are not links, the same on any number of ranks.
 
-The random numbers depend on the seed, the step and ids, so N ranks draw the same pairs as one rank.
+The random numbers depend on the seed, the step and ids alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ TRIES = 32
 
 
 class RowNumbers:
-    """Map from ids of nodes to row numbers. Each rank stores a range of ids. Construction and calls are collective.
+    """Map from node ids to row numbers, which count through all ranks' rows; each rank stores a range of ids. Calls are collective.
 
-    Row numbers count through the rows of all ranks.
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ class RowNumbers:
         self._rows[received[:, 0] - comm.rank * self.range] = received[:, 1]
 
     def on(self, comm: Communicator) -> "RowNumbers":
-        """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
+        """Return a copy whose calls use the communicator `comm`, which has the same ranks."""
         other = copy(self)
         other.comm = comm
         return other
 
     def __call__(self, ids: Array) -> Array:
-        """Return the row number of each id, an int64 array with the shape of `ids`. Collective."""
+        """Return the row number of each node id, an int64 array with the shape of `ids`. Collective."""
         flat, first = ids.reshape(-1), self.comm.rank * self.range
         return ask(self.comm, flat // self.range, flat, lambda asked: self._rows[asked - first]).reshape(ids.shape)
 
@@ -143,17 +143,17 @@ class Negatives:
         self.comm = numbers.comm
         self.of_pairs, self.in_batch = (not is_listed and sampler == one for one in ("uniform", "in-batch"))
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
-        self.listed = self._by_head(sampler) if is_listed else None
+        self.listed = self._list_tails(sampler) if is_listed else None
         self._taken: Array | None = None  # ascending keys of the links, and of each node with itself
 
     def on(self, comm: Communicator) -> "Negatives":
-        """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
+        """Return a copy whose calls use the communicator `comm`, which has the same ranks."""
         other = copy(self)
         other.comm, other.numbers = comm, self.numbers.on(comm)
         return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
-        """Draw n negatives for each link (heads[i], tails[i]); return row numbers (heads, tails), both (k, n). Collective.
+        """Draw n negatives for each link (local row heads[i], id tails[i]); return row numbers (heads, tails), both (k, n). Collective.
 
         Parameters
         ----------
@@ -178,39 +178,42 @@ class Negatives:
         link_bits = splitmix64(link_bits ^ tails.astype(np.uint64))
         drawn = np.stack([np.repeat(heads + self.offsets[self.comm.rank], n), np.zeros(len(heads) * n, np.int64)])
         wrong = np.arange(len(heads) * n) if self.listed is None else self._fill_listed(drawn[1], link_bits, heads, n)
-        of_batch = self._tails_of_batch(tails) if self.in_batch else None
+        of_batch = self._batch_sampler(tails) if self.in_batch else None
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
             bits, places = link_bits[row], (column * TRIES + number) * 2
             if of_batch and number < TRIES // 2:
                 end = of_batch(bits, places + 1)
             else:
-                end = _one_of(self.tails, bits, places + 1)
+                end = _draw_node(self.tails, bits, places + 1)
             drawn[1, wrong] = self.numbers(end)
             if self.of_pairs:
-                drawn[0, wrong] = self.numbers(_one_of(self.heads, bits, places))
+                drawn[0, wrong] = self.numbers(_draw_node(self.heads, bits, places))
             wrong = wrong[self._are_links(drawn[0, wrong], end)]
             if not self.comm.allreduce(np.array([len(wrong)]))[0]:
                 break
         else:
             row, column = np.divmod(wrong, n)
-            drawn[:, wrong] = self._of_the_rest(heads[row], splitmix64(link_bits[row]), column)
+            drawn[:, wrong] = self._draw_from_rest(heads[row], splitmix64(link_bits[row]), column)
         return drawn[0].reshape(-1, n), drawn[1].reshape(-1, n)
 
     def n_left(self, heads: Array) -> Array:
-        """Return the number of nodes that can be the tail of a negative of each local row in `heads`, (k,) int64."""
-        starts, stops = self._tails_of(self.link_keys, heads)
+        """Return, for each local row in `heads`, how many nodes can be the tail of a negative with this head, (k,) int64."""
+        starts, stops = self._key_range(self.link_keys, heads)
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
-    def _of_the_rest(self, heads, random_bits, counters):
-        """Draw k pairs that are not links, with other heads if the sampler is "uniform"; return row numbers, (2, k). Collective."""
+    def _draw_from_rest(self, heads: Array, random_bits: Array, counters: Array) -> Array:
+        """Draw for each i a pair that is surely no link, by random_bits[i] and counters[i]; return rows (heads, tails), (2, k). Collective.
+
+        The result has row numbers over all ranks. The head is heads[i], or another one if the sampler is "uniform".
+        """
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
             ids, ends = every[np.argsort(every[:, 0])].T
             ends = np.cumsum(ends)
             self._check_left(len(random_bits) and (not len(ends) or not ends[-1]))
-            at = _below(ends[-1] if len(ends) else 0, random_bits, counters)
+            at = _draw_below(ends[-1] if len(ends) else 0, random_bits, counters)
             which = np.searchsorted(ends, at, "right")
             rows, at = self.numbers(ids[which]), at - np.concatenate([[0], ends])[which]
             owner = owners(rows, self.offsets)
@@ -219,99 +222,97 @@ class Negatives:
         else:
             n_left, rows = self.n_left(heads), heads + self.offsets[self.comm.rank]
             self._check_left(not n_left.all())
-            tails = self._free_tails(heads, _below(n_left, random_bits, counters))
+            tails = self._free_tails(heads, _draw_below(n_left, random_bits, counters))
         return np.stack([rows, self.numbers(tails)])
 
-    def _check_left(self, is_wrong):
-        """Raise a DataError on every rank if `is_wrong` is True on some rank, where all pairs are links. Collective."""
-        raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if is_wrong
+    def _check_left(self, all_linked: bool | int) -> None:
+        """Raise a DataError on every rank if, on any rank, all pairs to draw from are links (`all_linked`). Collective."""
+        raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if all_linked
                        else None)
 
-    def _free_tails(self, heads, at):
-        """Return for each i the id of the at[i]-th node that is not linked to the local row heads[i], (k,) int64."""
+    def _free_tails(self, heads: Array, index: Array) -> Array:
+        """Return for each i the id of the index[i]-th node, from 0, that is not linked to local row heads[i], (k,) int64."""
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
             self._taken = np.union1d(self.link_keys, local_tails * self.numbers.n + self.ids[local_tails])
-        starts, stops = self._tails_of(self._taken, heads)
+        starts, stops = self._key_range(self._taken, heads)
         first, low, high = heads * self.numbers.n + self.tails.first, starts, stops
         while (open_ := low < high).any():  # bisection for the number of the head's tails before the wanted node
             middle = np.where(open_, (low + high) // 2, 0)
-            before = open_ & (self._taken[middle] - first - (middle - starts) <= at)
+            before = open_ & (self._taken[middle] - first - (middle - starts) <= index)
             low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
-        return self.tails.first + at + low - starts
+        return self.tails.first + index + low - starts
 
-    def _tails_of(self, keys, heads):
-        """Return (starts, stops): the tails of local row heads[i] are at starts[i] to stops[i] - 1 of the sorted link keys."""
+    def _key_range(self, keys: Array, heads: Array) -> tuple[Array, Array]:
+        """Return (starts, stops): the links of local row heads[i] are keys[starts[i] : stops[i]], of sorted link keys."""
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
     def _is_tail(self, ids):
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
-    def _tails_of_batch(self, tails):
-        """Return a function (random_bits, counters) that draws from the tails of this batch's links on all ranks.
+    def _batch_sampler(self, tails: Array) -> Callable[[Array, Array], Array]:
+        """Return a function (random_bits, counters) -> ids drawn from the tails of this batch's links on all ranks. Collective.
 
-        This method and each draw are collective.
-
-        A tail of several links is drawn with a higher probability. The tails are sorted by id, so the division among
-        ranks does not matter.
+        Each call of the function is collective, too. A tail of several links is drawn with a higher probability. The
+        tails are sorted by id, so the division among ranks does not matter.
         """
         comm = self.comm
         owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(len(owned_tails)))])
 
         def draw(random_bits, counters):
-            at = _below(starts[-1], random_bits, counters)
+            at = _draw_below(starts[-1], random_bits, counters)
             return ask(comm, owners(at, starts), at, lambda asked: owned_tails[asked - starts[comm.rank]])
 
         return draw
 
-    def _by_head(self, pairs):
-        """Return the `ListedTails` of this rank's heads from all ranks' `pairs`, in a random order that depends only on ids. Collective."""
+    def _list_tails(self, pairs):
+        """Return the `ListedTails` of this rank's heads from all ranks' (head id, tail id) `pairs`, shuffled by ids. Collective."""
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
         listed = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
-        listed = listed[~self._are_own(*listed.T)]
+        listed = listed[~self._are_local_links(*listed.T)]
         shuffled = splitmix64(listed[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
         heads, tails = listed[np.lexsort((shuffled, listed[:, 0]))].T
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Fill `out` with n listed tails for each head; return the positions in `out` of heads without listed tails."""
+        """Fill `out`, (k * n,), with rows of n listed tails for each of k heads, by random `link_bits`; return positions without tails."""
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
-        first, has_tails = _below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
+        first, has_tails = _draw_below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
         out[has_tails] = self.listed.rows[places.reshape(-1)[has_tails]]
         return np.flatnonzero(~has_tails)
 
-    def _are_links(self, heads, tails):
-        """Return True for each pair (row number of head, id of tail) that is a link or a node with itself. Collective."""
+    def _are_links(self, heads: Array, tails: Array) -> Array:
+        """Return True for each pair (row number heads[i], id tails[i]) that is a link or a node with itself. Collective."""
         if not self.of_pairs:
-            return self._are_own(heads - self.offsets[self.comm.rank], tails)
+            return self._are_local_links(heads - self.offsets[self.comm.rank], tails)
         owner = owners(heads, self.offsets)
         asked = np.stack([heads - self.offsets[owner], tails], 1)
-        return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
+        return ask(self.comm, owner, asked, lambda part: self._are_local_links(*part.T))
 
-    def _are_own(self, heads, tails):
-        """Return `_are_links` for pairs whose heads are local rows of this rank, without communication."""
+    def _are_local_links(self, heads: Array, tails: Array) -> Array:
+        """Return True for each pair (local row heads[i], id tails[i]) that is a link or a node with itself."""
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
-def _one_of(ends, random_bits, counters):
-    """Return the id of a uniformly drawn node of `ends` for each element of the random bits and counters."""
-    return ends.first + _below(ends.n, random_bits, counters)
+def _draw_node(ends: Ends, random_bits: Array, counters: Array) -> Array:
+    """Return for each i the id of a node of the type `ends`, drawn uniformly by use of random_bits[i] and counters[i]."""
+    return ends.first + _draw_below(ends.n, random_bits, counters)
 
 
-def _below(n, random_bits, counters):
-    """Return a uniformly drawn integer below n for each element of the random bits and counters."""
+def _draw_below(n: int | Array, random_bits: Array, counters: Array) -> Array:
+    """Return for each i a uniformly distributed integer from 0 to n - 1, drawn by use of random_bits[i] and counters[i]."""
     variates = splitmix64(random_bits + counters.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
 class Candidates:
-    """Links of this rank, with the samplers that draw negatives for them. A call makes the `LinkGraph` of a step.
+    """Links of this rank, with the samplers of their negatives; a call makes the `LinkGraph` of a step. Calls are collective.
 
-    Construction and calls are collective.
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -339,13 +340,13 @@ class Candidates:
         self.first = sum(nodes.comm.allgather(nodes.n_dst)[: nodes.comm.rank])
 
     def on(self, comm: Communicator) -> "Candidates":
-        """Return a copy whose negatives are drawn through `comm`, another channel of the same ranks."""
+        """Return a copy that draws negatives by use of the communicator `comm`, which has the same ranks."""
         other = copy(self)
         other.negatives = self.negatives and [negatives.on(comm) for negatives in self.negatives]
         return other
 
     def pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
-        """Draw negatives for the links `link_rows`; return row numbers (heads, tails) of links and negatives. Collective.
+        """Draw negatives of the links in rows `link_rows`; return row numbers (heads, tails), column 0 the links themselves. Collective.
 
         Parameters
         ----------
@@ -375,5 +376,5 @@ class Candidates:
         return LinkGraph(self.nodes, *self.pairs(step, link_rows), relations=self.relations_of(link_rows))
 
     def relations_of(self, link_rows: Array) -> Array | None:
-        """Return the relation index of each of the links `link_rows`, (k,) int64; None if there is only one relation."""
+        """Return the relation index of the link in each of the rows `link_rows`, (k,) int64; None if there is only one relation."""
         return None if self.relations is None else self.relations[link_rows]

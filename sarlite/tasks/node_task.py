@@ -104,7 +104,7 @@ class NodeTask(Task):
         split: TimeSplit | None = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
-            """Replace the splits of a `load.Shard` by a split by time; nodes without a label are in no split."""
+            """Return the `load.Shard` `part` with splits by the times of its nodes; nodes without a label are in no split. Collective."""
             comm, rows = part.graph.comm, part.rows
             if part.target not in part.times:
                 raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")
@@ -123,7 +123,10 @@ class NodeTask(Task):
 
 
 def _warn_of_transforms(part, split):
-    """Warn on rank 0 if features were scaled by statistics of rows that are not for training. Collective."""
+    """Warn on rank 0 if features of the `load.Shard` `part` were scaled by statistics of rows that `split` does not train on.
+
+    Collective.
+    """
     transforms: JsonDict = next((entry[2] for entry in part.schema.get("nodes", ()) if entry[0] == part.target), None) or {}
     columns = [name for name, entry in transforms.get("columns", {}).items() if {*entry["statistics"]} - {"n", "width", "range"}]
     fitted = part.rows.train if transforms.get("on_training_rows") else np.ones(len(part.times[part.target]), bool)

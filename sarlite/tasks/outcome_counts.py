@@ -33,7 +33,7 @@ class OutcomeCounts(NamedTuple):
 
 
 class SummedCounts(Metric):
-    """Metric that adds up the arrays that `count` returns for each piece of added rows."""
+    """Metric that adds up arrays of counts: those that a function (output, targets) -> counts returns for each batch."""
 
     def __init__(self, count: CountRows) -> None:
         self.count, self.sums = count, np.zeros(())
@@ -59,7 +59,7 @@ def confusion(n_classes: int) -> CountRows:
 
 
 def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> CountRows:
-    """Return a function (output, targets) that counts the values of each series by bin, (n_series, n_bins).
+    """Return a function (output, targets) -> counts, (n_series, n_bins), of the arrays that `series` returns, by bins with bounds `edges`.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
 
 
 def score_counts(output: Array, labels: Array, positive: int) -> Array:
-    """Count the negative and the positive rows by bin of the predicted probability, (2, 240) int64.
+    """Count the negative and the positive rows by bin of the predicted probability of class `positive`, (2, 240) int64.
 
     The bins are those of `SCORE_EDGES`.
 
@@ -86,9 +86,9 @@ def score_counts(output: Array, labels: Array, positive: int) -> Array:
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return an `OutcomeCounts` that counts, by bins with the bounds `edges`, the values of each array that `series` returns.
+    """Return `OutcomeCounts` for a histogram: the values of each array that `series` returns (called `names`), by bins with bounds `edges`.
 
-    `series` and `edges` are the parameters of `histogram`.
+    `series` is a function (output, targets) -> list of arrays, as for `histogram`.
     """
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))

@@ -55,11 +55,11 @@ class PairTask(Task):
 
 
 def linked_of(run: RunSettings, part: DataPart) -> Linked:
-    """Return a run's graph, with the relations that the run's options choose as links to predict. Collective."""
+    """Return the graph of this rank's data `part`, with the relations that the run's options choose as links to predict. Collective."""
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 
 def with_links(part: Any, links: Links) -> Any:
-    """Return the `load.Shard` `part` with the graph, targets, splits and times of `links` in place of nodes."""
+    """Return the `load.Shard` `part` with the graph, targets, splits and times of `links` in place of its nodes' graph and values."""
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows, seed_times=links.times)

@@ -50,14 +50,17 @@ class Popularity:
         self._counts = Tensor(counts, constant=True)
 
     def __call__(self, graph: LinkGraph, x: object) -> Tensor:
-        """Return the scores of all candidates, (graph.n_dst, graph.n_candidates). Collective. `x` is ignored."""
+        """Return the scores of each link and its negatives, (graph.n_dst, graph.n_candidates). Collective. `x` is ignored."""
         return graph.score(self.decoder, self._counts)
 
     def encoder(self, nodes: object, x: object) -> Tensor:
-        """Return the number of training links to each node by relation, (n_local, n_relations). The arguments are ignored."""
+        """Return the number of training links to each node, by relation, (n_local, n_relations). The arguments are ignored."""
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores of the tails, (n, c): column `relation` of their rows, (n, c, n_relations). Heads are ignored."""
+        """Return scores, (n, c): from tails' counts by relation, (n, c, n_relations), column relation[i] of row i; None: column 0.
+
+        Heads are ignored.
+        """
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

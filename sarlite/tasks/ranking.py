@@ -20,7 +20,7 @@ Links of the same source and relation have the same number. The rank of a traini
 
 
 class Ranking:
-    """Function that ranks this rank's validation and test links among all destinations. Calls are collective.
+    """Function that ranks this rank's validation and test links by score among all destinations. Calls are collective.
 
     Destinations that are already linked to the source do not count. For a validation link these are the destinations of
     training and validation links, for a test link the destinations of all links. Training links are not ranked.
@@ -55,7 +55,9 @@ class Ranking:
         self._link_keys = link_keys if filtered else [(keys[:0], levels[:0]) for keys, levels in link_keys]
 
     def __call__(self, decoder: Callable[..., Tensor], h: Array) -> Array:
-        """Return columns SOURCE, SCORE and RANK of this rank's links, (n, 3) float64; `h` are the encoder's rows. Collective.
+        """Return (source number, score, rank from 1) of this rank's links, (n, 3) float64, by `decoder` and encoder rows `h`. Collective.
+
+        The columns are SOURCE, SCORE and RANK.
 
         Parameters
         ----------
@@ -79,7 +81,7 @@ class Ranking:
         return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
-        """Return, by split, the share of destinations in the top k of at least one source; `h` are the encoder's rows.
+        """Return by split the share of destinations in the top k of any source, by the scores of `decoder` for encoder rows `h`.
 
         The sources are those with links in the split. Destinations of training links are left out of a source's top k,
         and for "test" destinations of validation links, too.
@@ -115,7 +117,9 @@ class Ranking:
 
 
 def ranked_among_negatives(output: Array) -> Array:
-    """Rank links among their own negatives; return the columns SOURCE, SCORE and RANK, (n, 3) float64.
+    """Rank links among their negatives by score; `output` has the link in column 0. Return rows (index, score, rank from 1), (n, 3).
+
+    The columns are SOURCE, SCORE and RANK.
 
     Parameters
     ----------
@@ -134,5 +138,5 @@ def ranked_among_negatives(output: Array) -> Array:
 
 
 def one_relation(decoder: Callable[..., Tensor], number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the decoder of relation `number` alone, called as decoder(head, tail), from a decoder of several relations."""
+    """Return the decoder of relation `number`, called as decoder(head, tail), made of one called as decoder(head, tail, relations)."""
     return lambda head, tail: decoder(head, tail, np.full(len(head), number))

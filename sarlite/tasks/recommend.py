@@ -1,4 +1,4 @@
-"""The destinations of nodes with the highest scores, and the positions of links among all destinations."""
+"""The best destinations of nodes by score, such as items for a user, and the positions of links among all destinations."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,7 +23,7 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return (ids, scores), (q, k), of the k best destinations of each local node in `rows`, without `excluded` pairs. Collective.
+    """Return (ids, scores), (q, k), of the k best destinations of local nodes `rows` but `excluded` pairs, by encoder rows `h`. Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -67,14 +67,16 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
     """
     best = np.full((len(rows), k), NOBODY, np.int64), np.full((len(rows), k), -np.inf, h.dtype)
     for ids, some, scores in _scored(graph, decoder, h, rows, destinations, n_bytes):
-        scores[_left_out(graph, rows[some], _Columns(ids), destinations, excluded)] = -np.inf
-        best[0][some], best[1][some] = _best(best[0][some], best[1][some], ids, scores)
+        scores[_excluded_entries(graph, rows[some], _Columns(ids), destinations, excluded)] = -np.inf
+        best[0][some], best[1][some] = _merge_best(best[0][some], best[1][some], ids, scores)
     return np.where(best[0] == NOBODY, NOBODY, best[0] - destinations.first), best[1]
 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2). Collective.
+    """Return (score, position by score) of each link heads[i], tails[i] among `destinations` but `excluded` pairs, (n, 2), by rows `h`.
+
+    Collective. `h` are encoder rows.
 
     Parameters
     ----------
@@ -100,10 +102,10 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2) float64. Collective.
+    """Return (score, position by score) of each link heads[i], tails[i] among `destinations` but `excluded` pairs, (n, 2), by rows `h`.
 
-    Column 0 holds the scores, column 1 the positions. A position is 1 plus the number of destinations with a higher score; a tie
-    adds a half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
+    Collective. `h` are encoder rows. A position is 1 plus the number of destinations with a higher score; a tie adds a
+    half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
 
     Parameters
     ----------
@@ -137,15 +139,15 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
     link_scores, higher = np.empty(len(heads), h.dtype), np.zeros(len(heads))
     # scored in the same blocks as all destinations, so that equal rows have the same bits and tie
     for ids, some, scores in _scored(graph, decoder, h, sources, destinations, n_bytes):
-        links, rows = _of_sources(order, starts, some)
+        links, rows = _links_of_sources(order, starts, some)
         columns, here = _Columns(ids)(tails[links])
         link_scores[links[here]] = scores[rows[here], columns[here]]
     for ids, some, scores in _scored(graph, decoder, h, sources, destinations, n_bytes):
-        links, rows = _of_sources(order, starts, some)
+        links, rows = _links_of_sources(order, starts, some)
         at_once = max(n_bytes // max(scores.shape[1] * 8, 1), 1)
         for level in np.unique(of_links[links]).tolist():
             counted, column_of = scores.copy(), _Columns(ids)
-            counted[_left_out(graph, sources[some], column_of, destinations, excluded[of_known <= level])] = -np.inf
+            counted[_excluded_entries(graph, sources[some], column_of, destinations, excluded[of_known <= level])] = -np.inf
             of_level = np.flatnonzero(of_links[links] == level)
             for at in range(0, len(of_level), at_once):
                 part = of_level[at : at + at_once]
@@ -154,19 +156,16 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
     return np.stack([link_scores.astype(np.float64), 1 + higher], 1)
 
 
-def _n_higher(scores, rows, link_scores, columns, has_column):
-    """Count, for each link, the scores in row rows[i] of a block that exceed the link's own score, (n,) float64.
-
-    A tie counts as a half, and the link itself does not count.
-    """
+def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, has_column: Array) -> Array:
+    """Count for link i the entries of scores[rows[i]] above link_scores[i], ties as half, without columns[i], its own, if has_column[i]."""
     others, limit = scores[rows], link_scores[:, None]
     higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
     itself = np.where(has_column, others[np.arange(len(rows)), columns], -np.inf)[:, None]
     return higher - (~(itself <= limit) + 0.5 * (itself == limit))[:, 0]
 
 
-def _of_sources(order, starts, source_slice):
-    """Return (indices of the links whose sources are in `source_slice`, row of each link's source in the slice).
+def _links_of_sources(order: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
+    """Return (indices of links with sources in `source_slice`, position of each one's source in the slice), by `order` and `starts`.
 
     `order` sorts the links by source, and `starts` has the position of each source's first link in this order.
     """
@@ -183,13 +182,14 @@ class _Columns:
         self._ids = ids[self._order]
 
     def __call__(self, ids: Array) -> tuple[Array, Array]:
-        """Return (column of each id, True for each id that has a column)."""
+        """Return (column of each id, mask of the ids that have a column), both with the shape of `ids`."""
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return self._order[places], self._ids[places] == ids
 
 
-def _scored(graph, decoder, h, rows, destinations, n_bytes):
-    """Yield (ids of destinations, slice of `rows`, their scores), in blocks of about `n_bytes`, for all destinations. Collective."""
+def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends,
+            n_bytes: int) -> Iterator[tuple[Array, slice, Array]]:
+    """Yield (destination ids, slice of `rows`, scores by encoder rows `h`), in blocks of `n_bytes`, until all is scored. Collective."""
     cross = getattr(decoder, "cross", None)
     for ids, tails in _pieces(graph, h, destinations, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max((len(tails) if cross else tails.size) * h.itemsize, 1), 1)
@@ -202,19 +202,23 @@ def _scored(graph, decoder, h, rows, destinations, n_bytes):
             yield ids, some, np.array(scores.data)
 
 
-def _left_out(graph, rows, columns, destinations, excluded):
-    """Return (rows, columns) of the scores in a block to ignore: excluded pairs, and pairs of a node with itself."""
+def _excluded_entries(graph: NodeRows, rows: Array, column_of: _Columns, destinations: Ends,
+                      excluded: Array) -> tuple[Array, Array]:
+    """Return (row indices, column indices) of scores to ignore: `excluded` pairs, and a node with itself; `column_of` maps ids to columns.
+
+    A row belongs to a local node of `rows`.
+    """
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))
     counts = stops - starts
     places = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
     at = np.concatenate([np.repeat(np.arange(len(rows)), counts), np.arange(len(rows))])
-    column, here = columns(np.concatenate([excluded[places] % graph.n_nodes, graph.dst_ids[rows]]))
+    column, here = column_of(np.concatenate([excluded[places] % graph.n_nodes, graph.dst_ids[rows]]))
     return at[here], column[here]
 
 
 def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[tuple[Array, Array]]:
-    """Yield (ids, encoder rows) of the nodes `destinations` of all ranks, at most n at a time. Collective."""
+    """Yield (ids, rows of `h`) of the nodes `destinations` of all ranks, at most n at a time; `h` has local encoder rows. Collective."""
     comm, ids = graph.comm, np.asarray(graph.dst_ids, np.int64)
     here = np.flatnonzero((ids >= destinations.first) & (ids < destinations.first + destinations.n))
     for rank, size in enumerate(comm.allgather(len(here))):
@@ -225,8 +229,8 @@ def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[t
             yield comm.broadcast(some, rank), comm.broadcast(tails, rank)
 
 
-def _best(ids, scores, more_ids, more_scores):
-    """Merge the best destinations so far with more destinations; return the k best ids and scores of each row."""
+def _merge_best(ids: Array, scores: Array, more_ids: Array, more_scores: Array) -> tuple[Array, Array]:
+    """Merge each row's k best `ids` and `scores`, (q, k), with `more_ids`, (c,), and `more_scores`, (q, c); return the k best of both."""
     k = ids.shape[1]
     least = np.full((len(ids), 1), -np.inf) if more_scores.shape[1] <= k else \
         -np.partition(-more_scores, k - 1, axis=1)[:, k - 1 : k]

@@ -18,7 +18,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True)
 class LabelInputs:
-    """Option of `NodeTask`: a random share of the training rows shows its labels to the model in each step.
+    """Option of `NodeTask`: in each step, the labels of a random share of the training rows are inputs of the model.
 
     The loss runs over the other training rows. A shown label is a one-hot vector after the features, and a hidden label
     is a vector of zeros. The first layer's weights of these columns are thus a learned embedding of each class. In
@@ -46,7 +46,7 @@ class LabelInputs:
 
 
 class ShownLabels:
-    """Input rows for masked label prediction: features, and beside them labels of some training rows. Construction is collective.
+    """Inputs for masked label prediction: features, and one-hot labels of random training rows. Construction is collective.
 
     The class receives only the labels of training rows, so no other label can reach the model.
 
@@ -104,7 +104,7 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: OutputRows, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Create the input rows of this rank from features and from the labels of the training rows. Collective.
+        """Create the input rows of this rank from features `x` and from the labels of the training rows, rows["train"]. Collective.
 
         Parameters
         ----------
@@ -191,10 +191,11 @@ class ShownLabels:
         return splitmix64(ids.astype(np.uint64) ^ random_key) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
-        """Return the features and shown labels of a sampled batch, a new (n_src, n_features + n_classes) array.
+        """Return the features of a sampled batch and, in further columns, labels of random training rows, drawn for `step`: (n_src, k).
 
-        Seeds hide their labels on every rank. Another training node shows its label if it is drawn, which depends on the
-        seed, the step and the node's id. So the input rows are the same for any number of ranks.
+        k is n_features + n_classes. Seeds hide their labels on every rank. Another training node shows its label if it
+        is drawn, which depends on the seed, the step and the node's id. So the input rows are the same for any number
+        of ranks.
         """
         with batch.buffers:
             x, n = batch.take(self.x), batch.n_dst

@@ -1,4 +1,4 @@
-"""Forms of targets: a class, several labels of 0 or 1, numbers, and links. A form checks the targets of a run."""
+"""Kinds of targets: a class, several labels of 0 or 1, numbers, and links. Each kind has the checks of its values."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """Kind of targets, such as one class for each row. It checks targets, and counts outcomes for a run's report page.
+    """Kind of targets, such as one class for each row: it checks targets, and counts outcomes for a run's report page.
 
     Attributes
     ----------
@@ -28,7 +28,9 @@ class TargetForm:
     name: str
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Check the targets of the rows of all splits. The targets of other rows are not read.
+        """Raise an error unless the targets of the rows in all splits are valid; `n_dst` is the number of this rank's rows.
+
+        The targets of other rows are not read.
 
         Parameters
         ----------
@@ -46,7 +48,10 @@ class TargetForm:
         raise NotImplementedError
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the least number of output columns for this rank's targets; 0 without a bound, as the loss checks the shape."""
+        """Return the least number of output columns that this rank's targets allow, such as the largest class + 1; 0 without a bound.
+
+        Without a bound the loss checks the shape.
+        """
         return 0
 
     def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
@@ -54,12 +59,12 @@ class TargetForm:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return what a run's report page counts: a confusion matrix or a histogram; None for too many classes. Collective."""
+        """Return an object that counts a confusion matrix or a histogram for a run's report page; None for too many classes. Collective."""
         raise NotImplementedError
 
 
 class ClassForm(TargetForm):
-    """Form of targets with one class for each row: (n,) integers from 0."""
+    """Kind of targets with one class for each row: (n,) integers from 0."""
 
     name = "classify"
 
@@ -95,7 +100,7 @@ class ClassForm(TargetForm):
 
 
 class _ColumnForm(TargetForm):
-    """Base of the forms of numeric targets, (n,) or (n, n_outputs)."""
+    """Base class of the kinds of numeric targets, (n,) or (n, n_outputs)."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iufb":
@@ -108,7 +113,7 @@ class _ColumnForm(TargetForm):
 
 
 class MultilabelForm(_ColumnForm):
-    """Form of targets with several labels for each row: (n, n_labels) of 0 or 1."""
+    """Kind of targets with several labels for each row: (n, n_labels) of 0 or 1."""
 
     name = "multilabel"
 
@@ -120,7 +125,7 @@ class MultilabelForm(_ColumnForm):
 
 
 class ValueForm(_ColumnForm):
-    """Form of targets with finite numbers: (n,) or (n, n_values)."""
+    """Kind of targets with finite numbers: (n,) or (n, n_values)."""
 
     name = "regress"
 
@@ -135,7 +140,7 @@ class ValueForm(_ColumnForm):
 
 
 class LinkForm(TargetForm):
-    """Form of the targets of links: (n,) zeros, because column 0 of a row's candidates is the link."""
+    """Kind of targets of links: (n,) zeros, the column of each link in its row of scores, before its negatives."""
 
     name = "link"
 

@@ -29,7 +29,7 @@ Inputs = Tensor | Mapping[str, Tensor]
 
 
 class InputRows(Protocol):
-    """Input rows of a model, which a task may change from step to step.
+    """Protocol of the input rows of a model, which a task may change from step to step.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class InputRows(Protocol):
     def tensor(self) -> Inputs: ...
 
     def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """Yield the training batches `batches`, the first for global step `step`, each with the input rows of its nodes. Collective."""
+        """Yield the training batches, of global steps `step`, `step` + 1, ..., each with the input rows of its nodes. Collective."""
         ...
 
     def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
@@ -56,11 +56,11 @@ class ConstantRows:
         self.tensor = tensor
 
     def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """Return `batches` unchanged."""
+        """Return `batches` unchanged, because they contain the same input rows in every step."""
         return batches
 
     def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
-        """Return an iterator over `batches`."""
+        """Return an iterator over the unchanged `batches`, because they contain their input rows."""
         return iter(batches)
 
 
@@ -84,7 +84,7 @@ UserLoss = Callable[[Tensor, Array], Tensor]
 
 
 class TrainingChoices(Protocol):
-    """Options of a run that decide about the task: loss, metric, class weights, positive class and label inputs."""
+    """Protocol of the options of a run that decide about the task: loss, metric, class weights, positive class and label inputs."""
 
     @property
     def loss(self) -> str | None: ...
@@ -105,7 +105,7 @@ class TrainingChoices(Protocol):
 
 
 class SamplingChoices(Protocol):
-    """Options of a run that decide about its minibatches; see `cli.options.MinibatchOptions`."""
+    """Protocol of the options of a run that decide about its minibatches, such as `cli.options.MinibatchOptions`."""
 
     @property
     def fanouts(self) -> Any: ...
@@ -121,7 +121,7 @@ class SamplingChoices(Protocol):
 
 
 class RunSettings(Protocol):
-    """Settings of a run that the tasks read; see `cli.settings.Settings`."""
+    """Protocol of the settings of a run that tasks read, such as `cli.settings.Settings`."""
 
     @property
     def training(self) -> TrainingChoices: ...
@@ -136,7 +136,7 @@ class RunSettings(Protocol):
 
 
 class DataPart(Protocol):
-    """A rank's part of the data, from which a task reads the targets; see `load.Shard`."""
+    """Protocol of a rank's part of the data, from which a task reads the targets, such as `load.Shard`."""
 
     @property
     def graph(self) -> Any: ...
@@ -147,7 +147,7 @@ class DataPart(Protocol):
 
 
 class Task:
-    """Objective of a training: the kind of targets, the loss, and the metric of each split.
+    """Objective of a training: the kind of targets, the loss, and the metric that judges each split.
 
     `NodeTask`, `EdgeTask`, `GraphTask` and `LinkTask` are the tasks of a user. A subclass sets `graph_types`, implements
     `of_run` and `make_loader`, and overrides the methods that differ.
@@ -250,7 +250,7 @@ class Task:
         self.form.check(targets, rows, n_dst)
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the least number of output columns for this rank's targets; 0 without a bound, as the loss checks the shape."""
+        """Return the least number of output columns that this rank's targets allow, such as the largest class + 1; 0 without a bound."""
         return self.form.n_classes(targets, rows)
 
     def check_width(self, n_outputs: int) -> None:
@@ -262,7 +262,7 @@ class Task:
         return self._metric.make(self.positive)
 
     def outputs(self, model: Callable[..., Tensor], graph: object, x: object) -> tuple[Tensor, Array]:
-        """Return (the model's output in evaluation mode, the array for the metric, by default the output's values). Collective.
+        """Return (the model's output in evaluation mode, the array that metrics take, by default the output's values). Collective.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class Task:
         return output, output.data if isinstance(output, Tensor) else output
 
     def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
-        """Return the loss function of a training, with class weights computed from the training rows `rows`. Collective.
+        """Return the loss function of a training, whose class weights are computed from the training rows `rows` of all ranks. Collective.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class Task:
         return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
     def input_rows(self, graph: object, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
-        """Return the input rows of a training; by default the features, the same in every step. Collective.
+        """Return the input rows of a training: by default the features `tensor` in every step; tasks may draw others by `seed`. Collective.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class Task:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return what a run's report page counts: a confusion matrix or a histogram; None for too many classes. Collective.
+        """Return an object that counts a confusion matrix or a histogram for a run's report page; None for too many classes. Collective.
 
         Parameters
         ----------
@@ -351,10 +351,7 @@ class Task:
 
     @staticmethod
     def objective(training: TrainingChoices) -> dict[str, Any]:
-        """Collect the arguments of a task from a run's options: loss, metric, class weights and positive class.
-
-        The result is a dict of keyword arguments.
-        """
+        """Return a task's keyword arguments loss, metric, class_weights and positive, taken from a run's options."""
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
 
@@ -365,7 +362,7 @@ class Task:
 
     @classmethod
     def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> "Task":
-        """Create the task of a run from its options. `name` is the value of --task.
+        """Create the task of a run from the value `name` of --task, the options `training`, and the model's number of outputs.
 
         Parameters
         ----------
@@ -379,7 +376,7 @@ class Task:
 
     @classmethod
     def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
-        """Return the targets of a run; by default the labels and splits of the data set. Collective.
+        """Return the `Targets` of a run, its changes to the data set `part`; by default none: stored labels and splits. Collective.
 
         Parameters
         ----------
@@ -391,12 +388,12 @@ class Task:
 
     @classmethod
     def n_more_inputs(cls, training: TrainingChoices, n_outputs: int) -> int:
-        """Return the number of input columns that the task adds to the features."""
+        """Return the number of input columns that the task adds to the features, 0 by default."""
         return 0
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Module], run: RunSettings, nodes: object, n_outputs: int, rng: Random) -> Module:
-        """Create the model of a run. `encoder` is a function (n_out, batches) -> model of nodes with `n_out` outputs.
+        """Create a run's model from `encoder`, a function (n_out, batches) -> model of nodes; some tasks add layers, drawn by `rng`.
 
         Parameters
         ----------
@@ -413,7 +410,7 @@ class Task:
     @classmethod
     def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, train: ArrayLike | slice,
                     **options: Any) -> Loader:
-        """Create the loader of a run's training batches, with the options `sampling`. Collective.
+        """Create the loader of training batches, by a run's options `sampling`; `options` are further arguments of a loader. Collective.
 
         Parameters
         ----------
@@ -427,7 +424,7 @@ class Task:
 
     @classmethod
     def make_scoring(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
-        """Return the loader of evaluation batches, with the rows of all splits; `options` are passed to the loader. Collective.
+        """Create the loader of evaluation batches, with all splits' rows, by a run's options `sampling` and loader `options`. Collective.
 
         `rows` has the masks or row numbers train, val and test.
         """
@@ -436,12 +433,12 @@ class Task:
 
     @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, object]:
-        """Return entries that the task adds to a run's report. `counts` has the number of rows of all ranks by split."""
+        """Return the entries that the task adds to a run's report; `counts` are the numbers of rows of all ranks by split."""
         return {}
 
 
 def one_of(what: str, word: str, choices: Collection[str]) -> str:
-    """Return `word` if it is among `choices`; otherwise raise a ConfigError that begins with `what`."""
+    """Return `word` if it is among `choices`; otherwise raise a ConfigError that begins with `what`, the name of the argument."""
     if word not in choices:
         raise ConfigError(f"{what}: {word!r} is not one of {', '.join(choices)}{suggestion(word, choices)}",
                           what.split()[0])

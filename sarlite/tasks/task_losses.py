@@ -16,7 +16,7 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` from a `loss` of numbers, such as `ops.mse`: the mean over rows and columns.
+    """Make a `Loss` over chosen rows from a `loss` of numbers, such as `ops.mse`: the mean over rows and columns.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
     return share
 
 
-def _candidate_scores(output, rows):
-    """Return the rows `rows` of the scores, (k, 1 + n_negatives): the score of a link and the scores of its negatives."""
+def _candidate_scores(output: Tensor, rows: Array) -> Tensor:
+    """Return output[rows], (k, 1 + n_negatives): in each row the score of a link and of its negatives; check the shape."""
     if output.ndim != 2 or output.shape[1] < 2:
         raise ShapeError(f"links: the model's output is {output.shape}, but each row must have the scores of a link and "
                          "its negatives")
@@ -48,7 +48,7 @@ def _candidate_scores(output, rows):
 
 
 def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the binary cross entropy of links (1) and negatives (0), the mean over both; a `Loss`.
+    """Return the share of links `rows` in the mean binary cross entropy of links (1) and negatives (0); all ranks have `count` links.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float
 
 
 def of_differences(loss: Callable[..., Tensor]) -> Loss:
-    """Make a pairwise ranking loss: the mean of `loss` over the score differences of all negatives and their links.
+    """Make a `Loss` of links: the mean of `loss` over the differences (score of a negative - score of its link).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def of_differences(loss: Callable[..., Tensor]) -> Loss:
 
 
 def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the cross entropy of the link among its candidates, the mean over links; a `Loss`.
+    """Return the share of links `rows` in the mean cross entropy of a link among its negatives; all ranks have `count` links.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Table of the tasks by name."""
+"""Table of the task classes, by the name that the option --task takes."""
 
 from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.graph_task import GraphTask
@@ -16,7 +16,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def task_type(name: str, *, labelled_edges: bool = False, graph_set: bool = False) -> type[Task]:
-    """Return the task class for the value `name` of --task, and for labels of nodes, of edges, or of the graphs of a set.
+    """Return the task class for the value `name` of --task; labels are of nodes, of edges (`labelled_edges`), or of graphs (`graph_set`).
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class ThresholdRule(NamedTuple):
 
     @property
     def chosen(self) -> bool:
-        """True if the scores of rows decide the threshold, False if it is fixed."""
+        """True if the scores of rows decide the threshold, False if the threshold is a fixed probability."""
         return self.name != "fixed"
 
 
@@ -44,7 +44,7 @@ HALF = ThresholdRule("fixed", 0.5)
 
 
 def threshold_rule(text: str) -> ThresholdRule:
-    """Parse the option of a threshold: "best-f1", "precision=P", or a probability.
+    """Convert the text of an option, "best-f1", "precision=P" or a probability, to the rule that sets a decision threshold.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def threshold_rule(text: str) -> ThresholdRule:
 
 
 def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the threshold, a probability, that `rule` selects by the rows of all ranks; None if none fits. Collective.
+    """Return the threshold, a probability, that `rule` selects by scores and labels of all ranks; None if none fits. Collective.
 
     Parameters
     ----------
@@ -119,10 +119,9 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Compute the quantity that the rule maximizes, with each score as the threshold, (n_scores,).
+    """Compute what the rule maximizes for each score in `steps` as the threshold: F1, or true positives if precise enough, (n_scores,).
 
-    Rows with the score or a higher score are predicted as positive. The quantity is F1, or the number of true positives
-    if the precision is high enough, else 0.
+    Rows with the score or a higher score are predicted as positive. With too low a precision the value is 0.
     """
     if rule.name == "best-f1":
         return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)

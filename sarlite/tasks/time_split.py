@@ -39,7 +39,7 @@ class TimeSplit:
 
     @classmethod
     def of(cls, text: str, kind: str | None) -> "TimeSplit":
-        """Parse the option A,B of two times: rows from A on are for validation, and rows from B on are for testing.
+        """Parse "A,B": rows from time A on are for validation, from B on for testing; `kind` of times: "dates", "integers" or None.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class TimeSplit:
         return np.searchsorted([self.val_from, self.test_from], np.asarray(times, np.int64), side="right")
 
     def check_counts(self, comm: Communicator, split: Array, what: str) -> None:
-        """Raise a DataError on every rank if a split has no row on any rank. `what` names a row in the message. Collective."""
+        """Raise a DataError on every rank if no rank has a row in one of the splits (codes `split`); `what` names a row. Collective."""
         counts = comm.allreduce(np.bincount(split, minlength=3)[:3].astype(np.int64))
         lacking = next((name for name, count in zip(NAMES, counts.tolist()) if not count), None)
         verb = {"val": "validate"}.get(lacking or "", lacking)
@@ -83,16 +83,18 @@ class TimeSplit:
 
 
 def time_split_of(run: RunSettings, part: DataPart) -> TimeSplit | None:
-    """Parse the option for a split by time of a run; return None without such an option.
+    """Return the split by time that a run's option requests, for times of the kind in `part`; None without the option.
 
-    The times of the `load.Shard` determine whether A and B are dates or integers.
+    The kind decides whether the option has dates or integers.
     """
     text = run.training.time_split
     return None if text is None else TimeSplit.of(text, part.time_kind)
 
 
 class FirstTimes:
-    """First time of each pair of nodes that edges connect, in either direction. Construction and calls are collective.
+    """Function from pairs of nodes to the time of the first edge between them, in either direction. Calls are collective.
+
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -126,7 +128,7 @@ class FirstTimes:
         self._known, self._times = keys[order][first], times[order][first]
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the first time of each pair of ids, in either order, (n,) int64. Collective.
+        """Return the time of the first edge between one[i] and other[i], in either direction, (n,) int64. Collective.
 
         Raises
         ------
@@ -134,14 +136,14 @@ class FirstTimes:
             On every rank: no edge connects a pair.
         """
         keys = self._keys(one, other)
-        at = ask(self._comm, self._rank(keys), keys, self._answers)
+        at = ask(self._comm, self._rank(keys), keys, self._times_of_keys)
         unknown = np.flatnonzero(at[:, 0] == 0)
         raise_together(self._comm, DataError(f"links: the pair {one[unknown[0]]}, {other[unknown[0]]} is not an edge, so it has "
                                              "no time") if len(unknown) else None)
         return at[:, 1]
 
-    def _answers(self, keys):
-        """Look up pairs by key for the ranks that ask; return rows (1, first time), or (0, 0) for an unknown pair, (n, 2) int64."""
+    def _times_of_keys(self, keys: Array) -> Array:
+        """Return (1, first time) for each key of a pair that other ranks ask for, or (0, 0) if no edge connects it, (n, 2) int64."""
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)

@@ -22,7 +22,7 @@ from sarlite.types import Array
 
 
 class Inputs(NamedTuple):
-    """Inputs of a model, features and learned rows; also used for arrays of the same shapes, such as attributions.
+    """Input arrays of a model, features and learned rows; also used for arrays of the same shapes, such as attributions.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
     learned: dict[str, Array]
 
     def on_path(self, baseline: "Inputs", fraction: float) -> "Inputs":
-        """Return the values at `fraction` on the straight path from a baseline, fraction 0, to these values, fraction 1.
+        """Return the inputs at `fraction` of the straight line from `baseline`, at fraction 0, to these inputs, at fraction 1.
 
         Examples
         --------
@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
 
 
 class Scorer:
-    """Score of one node: one number that a model computes from the input rows, the learned rows and the edges.
+    """Function that scores one node: a number that a model computes from the input rows, the learned rows and the edges.
 
     Parameters
     ----------
@@ -74,19 +74,19 @@ class Scorer:
             parameter.requires_grad = any(parameter is learned for learned in self._learned.values())
 
     def output(self, x: Mapping[str, Tensor], graph: Graph | NodeType | None = None) -> Tensor:
-        """Return the model's output for the node, (1, n_outputs), by default on the scorer's graph."""
+        """Return the model's output for the scored node, (1, n_outputs), from input rows `x`; `graph` None means the scorer's graph."""
         graph = self.graph if graph is None else graph
         rows: Any = x if isinstance(self.graph, NodeType) else self._propagated(graph, x[NODE])
         return self.model(graph, rows)[self.row : self.row + 1]
 
     def value(self, inputs: Inputs | None = None, graph: Graph | NodeType | None = None) -> float:
-        """Return the score for other inputs or on another graph; by default for the scorer's inputs on its graph."""
+        """Return the node's score for other `inputs` or on another `graph`; None means the scorer's own inputs or graph."""
         with no_grad():
             x = self._tensors(self.inputs if inputs is None else inputs, False)
             return float(self.score(self.output(x, graph)).item())
 
     def plain_output(self) -> Array:
-        """Return the model's output for the node and the scorer's inputs, (n_outputs,)."""
+        """Return the model's output for the scored node, (n_outputs,), with the scorer's own inputs and graph."""
         with no_grad():
             return self.output(self._tensors(self.inputs, False)).data[0]
 
@@ -98,7 +98,7 @@ class Scorer:
                       {name: _gradient(tensor) for name, tensor in self._learned.items()})
 
     def gate_gradients(self, gates: Mapping[Relation, Array]) -> dict[Relation, Array]:
-        """Return the gradients of the score with respect to the gates. A gate is the factor of an edge's message.
+        """Return by relation the score's gradients with respect to `gates`. A gate is a number that multiplies an edge's message.
 
         Parameters
         ----------
@@ -113,11 +113,11 @@ class Scorer:
         return {relation: _gradient(gate) for relation, gate in tensors.items()}
 
     def gated_value(self, gates: Mapping[Relation, Array]) -> float:
-        """Return the score if the message of each edge is multiplied by its gate."""
+        """Return the score if the message of each edge is multiplied by a gate, a number; `gates` has them by relation."""
         return self.value(graph=self._gated(self._gates(gates, False)))
 
     def value_without(self, relation: Relation, edge: int) -> float:
-        """Return the score on the graph without the edge number `edge` of a relation, as if the data lacked the edge."""
+        """Return the score on the graph without one edge of a relation, whose index is `edge`, as if the data lacked the edge."""
         if isinstance(self.graph, NodeType):
             whole = self.graph.graph
             remaining = _all_but(edge, whole.in_edges(relation))
@@ -140,8 +140,8 @@ class Scorer:
     def _gated(self, gates):
         return gated(self.graph, gates if isinstance(self.graph, NodeType) else {None: gates[RELATION]})
 
-    def _propagated(self, graph, x):
-        """Return the model's input rows: x, or S^k x for each k of the model's attribute `powers`, side by side.
+    def _propagated(self, graph: Any, x: Tensor) -> Tensor:
+        """Return the model's input rows from features x: x or, side by side, S^k x for each k of the model's attribute `powers`.
 
         S is the normalized adjacency matrix.
         """
@@ -164,7 +164,7 @@ def _gradient(tensor):
 
 
 def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
-    """Return the integrated gradients of the inputs on the path from `baseline`, by a quadrature with `steps` points.
+    """Return the integrated gradients of the inputs on the straight path from `baseline`, by quadrature with `steps` points.
 
     The sum of all attributions approximates the difference of the scores of the inputs and of the baseline.
 
@@ -187,7 +187,7 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return the attribution of the score to each edge in the masks `chosen`, by integrated gradients with `steps` points.
+    """Return the attribution of the score to each edge in the masks `chosen`, by integrated gradients at `steps` points.
 
     Each edge has a gate, a factor of its message. The gates of the chosen edges vary together from 0 to 1. The gates of
     other edges are 1.
@@ -226,7 +226,7 @@ def quadrature(steps: int) -> Iterator[tuple[float, float]]:
 
 
 def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: list[int] | slice) -> Inputs:
-    """Return the inputs with some columns of a node type replaced by the columns of the baseline.
+    """Return the inputs with the given columns of the rows of one node type replaced by the columns of the baseline.
 
     Parameters
     ----------

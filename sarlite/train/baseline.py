@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ MOST_STEPS, MOST_PRODUCTS = 200, 3e10
 
 def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
               rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
-    """Fit a constant and a regression on the features, which use no edge; return the task's metric of both by split. Collective.
+    """Fit a constant and, to `features`, a regression, both without edges; return their metric of the task by split. Collective.
 
     Parameters
     ----------
@@ -74,13 +75,13 @@ def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array
     scores["prior"] = _scores(comm, task, x, labels, rows, np.zeros((x.shape[1], len(prior))), prior)
     n_sample = int(comm.allreduce(np.array([len(chosen)], np.float64))[0])
     if x.shape[1] and n_sample:
-        weights, bias = _fitted(comm, form, sample, x.shape[1], n_outputs)
+        weights, bias = _fit(comm, form, sample, x.shape[1], n_outputs)
         scores["features"] = _scores(comm, task, x, labels, rows, weights, bias)
     return {**scores, "rows": n_sample, "seconds": time.perf_counter() - begin}
 
 
 def row_features(part: Shard) -> tuple[Array | None, Array]:
-    """Return (features, ids) of this rank's nodes, graphs or node pairs that the task predicts, as input of `baselines`. Collective.
+    """Return (features, ids) of this rank's nodes, graphs or node pairs that a run predicts, as arguments of `baselines`. Collective.
 
     Parameters
     ----------
@@ -107,13 +108,16 @@ def row_features(part: Shard) -> tuple[Array | None, Array]:
     return (x.get(part.target) if isinstance(x, dict) else x), graph.dst_ids
 
 
-def _side_by_side(head, tail):
-    """Return the rows of both ends of each pair, (n, 2 * width)."""
+def _side_by_side(head: Tensor, tail: Tensor) -> Tensor:
+    """Concatenate the rows of both ends of each pair (head[i], tail[i]): (n, 2 * width)."""
     return ops.concat([head, tail], axis=-1).reshape(len(head), -1)
 
 
-def _sample(comm, ids, train, width):
-    """Return this rank's training rows in a random sample of at most about `MOST_ROWS` rows of all ranks. Collective."""
+def _sample(comm: Communicator, ids: Array, train: Array, width: int) -> Array:
+    """Draw about `MOST_ROWS` training rows of all ranks, or fewer if rows are wide (`width`); return this rank's row numbers. Collective.
+
+    `train` are row numbers of the training rows. The sample depends only on the `ids` of the rows.
+    """
     n = int(comm.allreduce(np.array([len(train)], np.float64))[0])
     most = min(MOST_ROWS, MOST_VALUES // max(width, 1))
     variates = splitmix64(np.asarray(ids)[train].astype(np.uint64)) >> np.uint64(11)
@@ -121,7 +125,7 @@ def _sample(comm, ids, train, width):
 
 
 def _gathered(comm, ids, x, labels):
-    """Return (features in float64, labels) of all ranks' rows, sorted by id, on rank 0; None on other ranks. Collective."""
+    """Gather all ranks' rows on rank 0, sorted by id; return (features in float64, labels) there, None on other ranks. Collective."""
     parts = [comm.gather(np.ascontiguousarray(array)) for array in (np.asarray(ids, np.int64), x, labels)]
     if comm.rank:
         return None
@@ -130,8 +134,11 @@ def _gathered(comm, ids, x, labels):
     return x[order].astype(np.float64), labels[order]
 
 
-def _prior(comm, form, labels, train, n_outputs, sample):
-    """Return the constant output, (n_outputs,) float64: logits of the class frequencies, or the mean. Collective."""
+def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs: int, sample: Any) -> Array:
+    """Return the best constant output, (n_outputs,): logits of class frequencies in rows `train`, or for "regress" the mean of `sample`.
+
+    Collective. The frequencies are those of the rows of all ranks. The mean is of the targets in rank 0's `sample`.
+    """
     if form == "regress":
         return comm.broadcast(sample[1].mean(0, np.float64) if comm.rank == 0 and len(sample[1])
                               else np.zeros(n_outputs), 0)
@@ -142,8 +149,11 @@ def _prior(comm, form, labels, train, n_outputs, sample):
     return np.log(np.maximum(counts, 0.5)) - np.log(np.maximum(n - counts, 0.5))
 
 
-def _fitted(comm, form, sample, n_features, n_outputs):
-    """Return weights, (n_features, n_outputs), and bias, (n_outputs,), fitted to the sample by rank 0. Collective."""
+def _fit(comm: Communicator, form: str, sample: Any, n_features: int, n_outputs: int) -> tuple[Array, Array]:
+    """Fit the regression for targets of the kind `form` to rank 0's `sample` (x, labels); return (weights, bias) on all ranks. Collective.
+
+    The shapes are (n_features, n_outputs) and (n_outputs,).
+    """
     weights, bias = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
     if comm.rank == 0:
         x, labels = sample
@@ -164,7 +174,7 @@ def _fitted(comm, form, sample, n_features, n_outputs):
 
 
 def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
-    """Return the weights w and the bias that minimize half the sum of squared errors, plus |w|^2 / 2.
+    """Return the (weights, bias) of a ridge regression, which minimize (sum of squared errors + |weights|^2) / 2.
 
     Parameters
     ----------
@@ -188,7 +198,7 @@ def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
 
 
 def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array, Array]:
-    """Return the weights w and the bias that minimize the sum of the cross entropies, plus |w|^2 / 2.
+    """Return the (weights, bias) of a logistic regression, which minimize the sum of the cross entropies + |weights|^2 / 2.
 
     Parameters
     ----------
@@ -236,7 +246,7 @@ def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array,
 
 
 def _scores(comm, task, x, labels, rows, weights, bias):
-    """Return the task's metric of the outputs x @ weights + bias, by split. Collective.
+    """Return {split: the task's metric of the outputs x @ weights + bias}; `rows` are row numbers by split. Collective.
 
     Outputs are rounded to float32, so that rows with equal features have equal outputs on any number of ranks.
     """

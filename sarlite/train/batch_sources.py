@@ -27,9 +27,7 @@ LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": m
 
 def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: Callable[..., Tensor],
             features: Features) -> Mapping[str, Batch | Loader]:
-    """Make the batches for training and for scoring that a run's options request. Collective.
-
-    The result is the arguments `batches` and `scoring` of `Trainer`.
+    """Make the batches or loaders that a run's options request: the arguments `batches` and `scoring` of `Trainer`. Collective.
 
     Parameters
     ----------
@@ -61,17 +59,17 @@ def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: 
     return loaders(run, part, task, features, hasattr(model, "powers")) if run.batches else {}
 
 
-def _zeros(features, more=0):
-    """Return zeros of the shape and dtype of features, with `more` additional columns; for a dict, a dict of zeros by type."""
+def _zeros(features: Any, n_more_columns: int = 0) -> Any:
+    """Return a Tensor of zeros like `features`, with `n_more_columns` more columns; for a dict of features, a dict of Tensors."""
     if isinstance(features, dict):
         return {name: _zeros(x) for name, x in features.items()}
-    return Tensor(np.zeros((len(features), features.shape[1] + more), features.dtype))
+    return Tensor(np.zeros((len(features), features.shape[1] + n_more_columns), features.dtype))
 
 
 def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
-    """Return two message-flow batches, which contain only rows and edges that their outputs depend on. Collective.
+    """Return {"batches": message-flow batch of the training rows, "scoring": of all splits}; the model has `n_layers` layers. Collective.
 
-    The batch "batches" computes the training rows, and "scoring" computes the rows of all splits.
+    A message-flow batch has only the rows and edges that its outputs depend on.
     """
     graph, rows = part.graph, part.rows
     splits = [row_numbers(name, getattr(rows, name), graph.n_dst) for name in SPLITS]
@@ -80,9 +78,9 @@ def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
 
 
 def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
-    """Make the loader "batches" for training, of rows alone or with neighbours, and "scoring" if evaluation samples. Collective.
+    """Return {"batches": loader for training} and, if evaluation samples, "scoring"; `rows_alone`: rows without neighbours. Collective.
 
-    With `rows_alone` the model needs no neighbours, and "batches" is a RowLoader.
+    With `rows_alone`, "batches" is a RowLoader.
     """
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
@@ -97,7 +95,9 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
 
 
 def temporal_of(asked: Any, part: Shard) -> Temporal:
-    """Return the times of a rank's nodes and seeds, and how a loader picks edges that are not later than a seed.
+    """Return the `Temporal` of a loader: times of this rank's nodes and seeds, and the rule in `asked` for picking earlier edges.
+
+    No picked edge is later than the seed.
 
     Parameters
     ----------

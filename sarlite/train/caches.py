@@ -21,7 +21,9 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write the contents of this rank's caches to its file; a `trial` removes the file again. Collective.
+    """Write this rank's caches to a file, deleted again in a `trial`; return the checkpoint's entry on all files, None without caches.
+
+    Collective.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ def write(comm, folder, trainer, *, trial=False):
         return None
     path = _path(folder, step, comm.rank, comm.size)
     sha256 = together(comm, lambda: _write(path, contents, trial))
-    return {"step": step, "rows": _rows(comm, trainer.graph), "files": comm.allgather(sha256)}
+    return {"step": step, "rows": _id_digests(comm, trainer.graph), "files": comm.allgather(sha256)}
 
 
 def _write(path, contents, trial):
@@ -66,8 +68,8 @@ def _write(path, contents, trial):
     return writer.digest
 
 
-def _rows(comm, graph):
-    """Return a digest of the global ids of each rank's rows, which tells if stored caches fit the present division. Collective.
+def _id_digests(comm, graph):
+    """Return a list with a digest of the global ids of each rank's rows, which tells if stored caches fit the division. Collective.
 
     The caches address halo rows by numbers that depend on these ids.
     """
@@ -75,7 +77,7 @@ def _rows(comm, graph):
 
 
 def remove_others(folder, caches, size):
-    """Remove cache files from a folder unless `caches`, an entry of the checkpoint's metadata, refers to them.
+    """Remove cache files from a folder, except the `size` ranks' files listed in `caches`, a checkpoint's entry; None lists none.
 
     Parameters
     ----------
@@ -99,7 +101,7 @@ def files(folder):
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Restore the caches from the files that `write` wrote; if these do not fit the run, return the reason, else None. Collective.
+    """Load this rank's caches as `caches`, the checkpoint's entry, lists them; return None, or why the files do not fit. Collective.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ def restore(comm, folder, trainer, caches, step):
         On every rank: a file was changed after the checkpoint was written, or does not fit the caches.
     """
     recorded = caches or {"step": step, "rows": [], "files": []}
-    size, rows = len(recorded["files"]), _rows(comm, trainer.graph)
+    size, rows = len(recorded["files"]), _id_digests(comm, trainer.graph)
     path = _path(folder, step, comm.rank, comm.size)
     missing = None in comm.allgather(path.exists() or None)
     reasons = {"the checkpoint has none": not size,

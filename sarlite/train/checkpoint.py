@@ -16,8 +16,9 @@ Metadata in the header: "format"; "sarlite", a JSON text; "sha256", the checksum
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ NAME = "checkpoint.safetensors"
 
 
 def path_of(path: AnyPath) -> str:
-    """Return the path of a checkpoint file; for a run's folder, the path of the checkpoint in the folder.
+    """Return `path` if it is a file; for the folder of a run, return the path of the checkpoint in the folder.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def path_of(path: AnyPath) -> str:
 
 def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str, object], *, trial: bool = False,
          new: bool = False) -> str:
-    """Write arrays and metadata to a file atomically; return its SHA-256. `trial` removes the file again, `new` refuses an old one.
+    """Write arrays and metadata to a file atomically; return its SHA-256. `trial` deletes the file again; `new` refuses to replace one.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str,
 
 
 def _write(comm, path, tensors, metadata, *, trial=False, new=False):
-    """Write rank 0's arrays and all ranks' `_Owned` tensors; return the file's SHA-256 on rank 0, else None. Collective."""
+    """Write arrays of rank 0 and `_Owned` tensors of all ranks to a file; return its SHA-256 on rank 0, None elsewhere. Collective."""
     header = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
         open_ = lambda: held.enter_context(TensorWriter(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
@@ -119,13 +120,13 @@ def _write(comm, path, tensors, metadata, *, trial=False, new=False):
 
 
 class _Owned:
-    """Tensor whose rows are divided among the ranks."""
+    """Tensor of a checkpoint whose rows are divided among the ranks, and which rank 0 writes in pieces."""
 
     def __init__(self, owners, rows):
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
-    def pieces(self, trial):
-        """Yield the rows of all ranks by ascending id, in pieces, on rank 0, and None on others; in a `trial` yield rank 0's rows.
+    def pieces(self, trial: bool) -> Iterator[Array | None]:
+        """Yield arrays with the rows of all ranks by ascending id, on rank 0, and None on others; in a `trial` repeat rank 0's rows.
 
         In a trial, yield the same number of rows without communication: copies of rank 0's rows.
         """
@@ -137,7 +138,7 @@ class _Owned:
 
 
 def load(path: AnyPath) -> tuple[dict[str, Array], JsonDict]:
-    """Return the arrays and the metadata of a checkpoint.
+    """Return (arrays by name, metadata) of a checkpoint file, after a comparison with its checksum.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def _stored(path, check=True):
 
 
 def write(path, trainer, metadata, best=None, keys=None, **options):
-    """Write the state of a trainer, and `best`, the best epoch's model, to a checkpoint, from rank 0. Collective.
+    """Write a trainer's state to a checkpoint from rank 0, with arrays `best` of the best epoch's model and row `keys`, if any. Collective.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Return (tensors, metadata) of a checkpoint, for tensors that begin with the first of `prefixes` that occurs. Collective.
+    """Return (tensors, metadata) of a checkpoint: the tensors whose names begin with the first of `prefixes` that occurs. Collective.
 
     Parameters
     ----------
@@ -326,10 +327,10 @@ def _not_finite(flat):
     return None
 
 
-def _local_state(trainer, best):
-    """Return (this rank's arrays by name in the file, {name in the file: parameter} of the tensors divided by rows).
+def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return ({name in the file: this rank's array}, {name in the file: parameter} of arrays divided by rows), with the best state `best`.
 
-    `_owned` lists the tensors that are divided among ranks by rows.
+    `best` is the state of the best epoch's model, if any. `_owned` makes the second dict.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -337,13 +338,13 @@ def _local_state(trainer, best):
     return state, _owned(trainer, bool(best))
 
 
-def _owned(trainer, best):
-    """Return a dict from each tensor in the file whose rows are divided among ranks to the name of its parameter.
+def _owned(trainer: Any, has_best: bool) -> dict[str, str]:
+    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks; `has_best`: the best epoch's, too.
 
     Such tensors are the parameter itself, its values in the best epoch, and the optimizer's state for the parameter.
     """
     names = trainer.model.row_ids()
-    owned = {prefix + name: name for prefix in ("model.", *(["best."] if best else [])) for name in names}
+    owned = {prefix + name: name for prefix in ("model.", *(["best."] if has_best else [])) for name in names}
     return {**owned, **{"optimizer." + name: parameter for name, parameter in trainer.optimizer.rows_of().items()}}
 
 
@@ -352,7 +353,7 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata, keys=None):
-    """Put the state that `read` returned into a trainer; return this rank's state of the best epoch's model. Collective.
+    """Load the state that `read` returned into a trainer, rows by `keys` if given; return the best epoch's arrays by name. Collective.
 
     Parameters
     ----------
@@ -396,10 +397,10 @@ def restore_state(trainer, tensors, metadata, keys=None):
     (1, True)
     """
     comm, model, optimizer, rows = trainer.comm, trainer.model, trainer.optimizer, metadata.get("rows", {})
-    owned = together(comm, lambda: _to_fill(trainer, rows))
+    owned = together(comm, lambda: _arrays_to_fill(trainer, rows))
     owners = _owners(comm, model, tensors, keys)
-    raise_together(comm, _other_rows(owners))
-    to_fill = _fitting(comm, owners, tensors, {name: (of, owned[name]) for name, of in rows.items()})
+    raise_together(comm, _missing_rows_error(owners))
+    to_fill = _checked_to_fill(comm, owners, tensors, {name: (of, owned[name]) for name, of in rows.items()})
     state = _replicated(tensors, metadata) | owned
 
     def below(prefix):
@@ -414,15 +415,15 @@ def restore_state(trainer, tensors, metadata, keys=None):
 
 @contextmanager
 def errors_of(path):
-    """Return a context that adds the file's name to a CheckpointError that is raised inside it."""
+    """Return a context that begins the message of a CheckpointError raised inside it with the path of the checkpoint."""
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {path}: " + re.sub(r"^(rank \d+: )+", "", str(error))) from None
 
 
-def _to_fill(trainer, rows):
-    """Return this rank's arrays, by name, that `restore_state` fills with rows of the checkpoint.
+def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
+    """Return {name: this rank's array} for the tensors in `rows`, {name: parameter}, which are filled with a checkpoint's rows.
 
     Raise a CheckpointError unless the trainer and the checkpoint have the same tensors that are divided by rows.
     """
@@ -436,7 +437,7 @@ def _to_fill(trainer, rows):
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Put parameters that `read` returned into a model; return the map that matched each parameter's rows by name. Collective.
+    """Load parameters that `read` returned into a model; return by parameter the map that matched rows by `keys`, or None. Collective.
 
     Parameters
     ----------
@@ -480,8 +481,8 @@ def restore_model(comm, model, tensors, metadata, keys=None):
     arrays = model.state_arrays()
     owned = {parameter: arrays[parameter] for parameter in model.row_ids()}
     owners = _owners(comm, model, tensors, keys)
-    to_fill = _fitting(comm, owners, tensors,
-                     {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
+    to_fill = _checked_to_fill(comm, owners, tensors,
+                               {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
     together(comm, lambda: model.load_state_dict(state | owned))
     _fill(to_fill)
     for parameter in model.parameters():
@@ -490,9 +491,9 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return, for each parameter that is divided by rows, the object that sends ranks their rows of a checkpoint. Collective.
+    """Return {parameter divided by rows: map, by `keys` of node names or else by id, to the rows of a checkpoint's tensors}. Collective.
 
-    The object is a `KeyedRows` if rows are matched by the names of their nodes, or an `Owners` if matched by id.
+    The map is a `KeyedRows` or an `Owners`.
     """
     row_maps = {}
     for parameter, ids in model.row_ids().items():
@@ -501,13 +502,16 @@ def _owners(comm, model, tensors, keys):
             row_maps[parameter] = KeyedRows(comm, keys[parameter], tensors.get("keys." + parameter), parameter)
             continue
         row_maps[parameter] = Owners(comm, ids, parameter)
-        raise_together(comm, _other_number(row_maps[parameter], tensors.get("ids." + parameter), stored[1]))
+        raise_together(comm, _row_count_error(row_maps[parameter], tensors.get("ids." + parameter), stored[1]))
         row_maps[parameter].check(tensors.get("ids." + parameter))
     return row_maps
 
 
-def _other_number(owners, stored, keyed):
-    """Return an error on rank 0 if the checkpoint has another number of rows; `keyed`: the checkpoint has node names."""
+def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointError | None:
+    """Return a CheckpointError if `stored`, a checkpoint's ids, are not as many as the rows of `owners`; None if equal or `stored` is None.
+
+    `keyed` is True if the checkpoint has node names.
+    """
     if stored is None or stored.shape[:1] == (owners.n,):
         return None
     unnamed = "the data have" if keyed else "the checkpoint has"
@@ -515,18 +519,18 @@ def _other_number(owners, stored, keyed):
                            f"{unnamed} no node names to match them by")
 
 
-def _other_rows(owners):
-    """Return an error if a row that is matched by key is missing from the checkpoint."""
-    for name, row_map in owners.items():
+def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> CheckpointError | None:
+    """Return a CheckpointError if the checkpoint lacks rows of a `KeyedRows` among `row_maps`, which match rows by node name; else None."""
+    for name, row_map in row_maps.items():
         if isinstance(row_map, KeyedRows) and row_map.n_missing:
             return CheckpointError(f"{name!r}: {row_map.n_missing} nodes have no row in the checkpoint")
     return None
 
 
-def _fitting(comm, owners, tensors, arrays):
-    """Check that each tensor fits this rank's rows; return a list of (owners, tensor on rank 0, rows to fill). Collective.
+def _checked_to_fill(comm, owners, tensors, arrays):
+    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return [(owners, tensor or None, local rows)].
 
-    `arrays` maps the name of a tensor to its parameter and to this rank's rows.
+    Collective. Only rank 0 has the tensors.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

@@ -43,7 +43,7 @@ REMOTE_ARRAYS = {"oneshot": 2.5, "sgc": 2.5, "sign": 0.0}
 
 
 class Shape(NamedTuple):
-    """Sizes of one rank's part and of its model, from which costs are computed.
+    """Sizes of one rank's part of the graph and of the model, from which the cost of a run is computed.
 
     Attributes
     ----------
@@ -88,10 +88,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the Shape (widths, layers, heads, hops, dropout) of a model made with the options of `spec`, for the cost formulas.
-
-        The keywords `part` are the fields of the result from `n_rows` on.
-        """
+        """Return the sizes (a `Shape`) of a run of the model `spec`; `part` are the fields about the part of the graph, such as n_rows."""
         values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
         values |= spec.options
         dropout = values.get("input_dropout", 0.0 if spec.spec in ("sage", "gin", "pna", "sgc", "sign") else None)
@@ -102,9 +99,9 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the Shape (the model's widths and the part's rows and edges) of full-batch training on `part`, for the cost formulas.
+        """Return the sizes (a `Shape`) of full-batch training on `part`; `label_inputs`: labels are inputs. None without a cost formula.
 
-        Return None if there is no formula for the model, the kind of graph or the mode.
+        The model, the kind of graph and the mode must have a formula.
         """
         if type(part.graph) is not Graph or model.spec not in ARRAYS or options.mode not in MODES:
             return None
@@ -116,7 +113,7 @@ class Shape(NamedTuple):
 
     @property
     def layer_widths(self) -> list[tuple[int, int]]:
-        """Widths (n_in, n_out) of the matrix product of each layer."""
+        """Widths of the matrix product in each layer, [(n_in, n_out), ...]."""
         widths = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
         if self.model == "sgc":
             widths = [self.n_in, self.n_out]
@@ -128,9 +125,10 @@ class Shape(NamedTuple):
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return the number of values that a step transfers for one halo row, in each of the model's aggregations.
+    """Return (forward, again, pushed): values of a halo row that each aggregation fetches, refetches, and pushes in a step or evaluation.
 
-    The first layer's sums of constant features are stored in the first step, and are not counted.
+    The lists have an entry for each aggregation of a training step, or of an evaluation if `training` is False. The
+    first layer's sums of constant features are stored in the first step, and are not counted.
 
     Returns
     -------
@@ -166,7 +164,7 @@ def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list
 
 
 def step_bytes(shape: Shape) -> dict[str, int]:
-    """Return the number of bytes that the rank receives in a step, by phase."""
+    """Return {phase: number of bytes that a rank receives in a training step} for a run with the sizes `shape`."""
     forward, again, pushed = (sum(each) for each in fetched_widths(shape))
     n_bytes = shape.n_halo * shape.itemsize
     phases = {"forward_fetch": forward * n_bytes, "backward_fetch": again * n_bytes, "backward_push": pushed * n_bytes}
@@ -176,12 +174,12 @@ def step_bytes(shape: Shape) -> dict[str, int]:
 
 
 def evaluation_bytes(shape: Shape) -> int:
-    """Return the number of bytes that the rank receives in an evaluation."""
+    """Return the number of bytes that a rank receives in an evaluation, for a run with the sizes `shape`."""
     return sum(fetched_widths(shape, training=False)[0]) * shape.n_halo * shape.itemsize
 
 
 def peak_bytes(shape: Shape) -> int:
-    """Return the peak memory of the rank's arrays in bytes; Python and its libraries are not included."""
+    """Return the peak memory in bytes of a rank's arrays, without Python and its libraries, for a run with the sizes `shape`."""
     of_input, of_hidden, of_widest, of_output = ARRAYS[shape.model]
     n_in, widest, depth, n_out = shape.n_in, shape.hidden, shape.layers - 1, shape.n_out
     if shape.model == "sign":
@@ -200,8 +198,8 @@ def peak_bytes(shape: Shape) -> int:
     return round(total_bytes)
 
 
-def _remote_values(shape):
-    """Return the largest number of values of peers' rows, gradients and messages that the rank holds at once."""
+def _remote_values(shape: Shape) -> float:
+    """Return the largest number of values of peers' rows, gradients and messages that a rank holds, for a run with sizes `shape`."""
     forward, _, pushed = fetched_widths(shape)
     width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc") else [])],
                 default=0)
@@ -213,13 +211,13 @@ def _remote_values(shape):
 
 
 def n_parameters(shape: Shape) -> int:
-    """Return the number of values of the model's parameters, without biases."""
+    """Return the number of values of the model's parameters, without biases, for a run with the sizes `shape`."""
     times = {"sage": 2, "gatv2": 2, "pna": 13}.get(shape.model, 1)
     return times * sum(a * b for a, b in shape.layer_widths)
 
 
 def step_work(shape: Shape) -> Mapping[str, float]:
-    """Return the work of a step on the rank: "flops" of the matrix products, and "edge_bytes", bytes that aggregations read."""
+    """Return {"flops": of a step's matrix products, "edge_bytes": that its aggregations read} on a rank, for a run with sizes `shape`."""
     forward, again, pushed = (sum(each) for each in fetched_widths(shape))
     flops = 6 * shape.n_rows * n_parameters(shape)  # forward, for the weights, for the input
     return {"flops": flops, "edge_bytes": shape.n_edges * shape.itemsize * (forward + again + pushed)}

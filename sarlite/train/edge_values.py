@@ -19,7 +19,7 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values o
 
 
 class EdgeValueUse(NamedTuple):
-    """Use of edge weights and edge features in a run: each is required, used if the data have it, ignored or refused.
+    """How a run uses edge weights and edge features: each is required, used if the data have it, ignored or refused.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return how a run uses edge weights and edge features, from its options and from what the model class `cls` supports.
+    """Return how a run uses edge values: by two options or, if None, by model class `cls` and the data; `signed`: weights may be negative.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, sig
 
 
 def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) -> list[str]:
-    """Return the names, "edge_weight" and "edge_features", of the arrays that `wanted` uses and the data have. Collective.
+    """Return which of the arrays "edge_weight" and "edge_features" the data have and `wanted` uses; `spec` names the data. Collective.
 
     Relational data have an array if any relation has it.
 
@@ -86,7 +86,9 @@ def _is_used(name, dataset, wanted, spec):
 
 
 def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
-    """Return the edge values of a relation for this rank's edges, by array; None for an array that is not in `names`.
+    """Return {array name: values of this rank's `edges`, checked by `wanted`}, None for a name not in `names`; `spec` names the data.
+
+    The name of the data is for error messages.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType |
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return edge values with entries for the self loops that `add_self_loops` added.
+    """Return edge `values` with entries for new self loops, of the rows that `added` marks; the edges with loops are (indptr, indices).
 
     An added loop has the weight 1 and features 0, and its time is before all other times.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sarlite.errors import ConfigError, DivergenceError, check_int
-from sarlite.train.stopping import Best, Stopping
+from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.types import JsonDict
 
 DIVERGED = 1000.0
@@ -17,7 +17,7 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
         stopping: Stopping | None = None, on_epoch: Callable[[JsonDict], object] = lambda record: None,
         on_step: Callable[[int, float], object] = lambda done, loss: None,
         on_divergence: Callable[[str], object] = lambda text: None) -> Best:
-    """Train the epochs from `start` to `epochs` and return the best one. Collective.
+    """Train epochs start .. epochs - 1, evaluate every `eval_every`, and return the best epoch; `on_...` are callbacks. Collective.
 
     Training ends early if `on_epoch` returns True, if `stopping` ends it, or if training diverges. Training has diverged
     if the loss is not finite, or more than `DIVERGED` times the loss of the first epoch. A diverged epoch cannot become
@@ -87,31 +87,34 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
     return best
 
 
-def _check_rows(trainer, stopping):
-    """Raise a ConfigError if `stopping` needs validation rows and there are none."""
+def _check_rows(trainer: Any, stopping: Stopping | None) -> None:
+    """Raise a ConfigError if the rule `stopping` needs validation rows and there are none."""
     for name, value in (("patience", stopping.patience), ("lr_schedule", stopping.plateau)) if stopping else ():
         if value is not None and not trainer.counts["val"]:
             shown = value if name == "patience" else "plateau"
             raise ConfigError(f"{name} {shown}: needs validation rows, but there are none", name)
 
 
-def _end_diverged(trainer, best, reason, on_divergence):
-    """Restore the best epoch's parameters, and report why training ends."""
+def _end_diverged(trainer: Any, best: Best, reason: str, on_divergence: Callable[[str], object]) -> None:
+    """Restore the best epoch's parameters, and call `on_divergence` with a text that tells the user the reason."""
     trainer.model.load_state_dict(best.state)
     on_divergence(f"training diverged, {reason.removesuffix(': try a lower learning rate')}, and ended; the model has the "
                   f"parameters of epoch {best.epoch}: try a lower learning rate")
 
 
-def _train_epoch(trainer, epoch, on_step):
-    """Train an epoch; return its record (epoch, loss, seconds, lr), with None for the scores of an evaluation to come."""
+def _train_epoch(trainer: Any, epoch: int, on_step: Callable[[int, float], object]) -> JsonDict:
+    """Train an epoch; return its record, a dict with the loss, seconds and learning rate, and None for the scores of an evaluation.
+
+    `on_step` is called as on_step(n_steps_done, loss).
+    """
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
     return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,
             **{f"{name}_{trainer.task.key}": None for name in trainer.rows}, "val_loss": None}
 
 
-def _evaluate(trainer, epoch, best, forced):
-    """Evaluate after an epoch, report the scores to `best`, and return them; `forced` as in `Best.update`."""
+def _evaluate(trainer: Any, epoch: int, best: Best, forced: bool) -> Scores:
+    """Evaluate after an epoch, report the scores to `best`, and return them; `forced` if only because training ends."""
     profile = trainer.graph.profile
     with profile.span("evaluation"), profile.phase("evaluation"):
         scores = trainer.evaluate()

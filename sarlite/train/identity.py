@@ -13,6 +13,7 @@ from sarlite.operators import fn
 from sarlite.structure.edges import destinations, row_chunks
 from sarlite.tape import Tensor, no_grad
 from sarlite.train.load import widths_text
+from sarlite.types import Array
 
 _BYTES = 1 << 25
 _N_CODES = 4
@@ -20,7 +21,7 @@ _EDGES = 1 << 20  # at a time
 
 
 def identity(graph, rows, n_classes):
-    """Return a dict of a data set's numbers of nodes, edges, features and classes, and a digest of its values. Collective.
+    """Return a dict of a data set's numbers of nodes, edges, features and classes, and a digest of its graph and its `rows`. Collective.
 
     Parameters
     ----------
@@ -50,13 +51,13 @@ def identity(graph, rows, n_classes):
     """
     of = {NodeType: _of_types, GraphSet: _of_graphs}.get(type(graph), _of_one_type)
     sizes, values = of(graph, rows)
-    local_sums = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
+    local_sums = [int(_hash(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
     digest = "".join(f"{sum(halves) % 2**64:016x}" for halves in zip(*graph.comm.allgather(local_sums)))
     return {**sizes, "classes": int(n_classes), "digest": digest}
 
 
 def of_times(graph, times):
-    """Return a digest of the times of nodes, 16 hexadecimal digits, or None if no node type has times. Collective.
+    """Return a digest of the nodes' times by node type, 16 hexadecimal digits; None if no node type has times. Collective.
 
     Parameters
     ----------
@@ -68,69 +69,69 @@ def of_times(graph, times):
     total = 0
     for name, node_times in times.items():
         ids = graph.graph.node_ids[name] if isinstance(graph, NodeType) else graph.dst_ids
-        hashes = _mixed(_mixed(ids.astype(np.uint64) ^ np.uint64(word(name))) + node_times.view(np.uint64))
+        hashes = _hash(_hash(ids.astype(np.uint64) ^ np.uint64(word(name))) + node_times.view(np.uint64))
         total += int(hashes.sum(dtype=np.uint64))
     return f"{sum(graph.comm.allgather(total)) % 2**64:016x}" if times else None
 
 
 def _of_one_type(graph, rows):
-    """Return ({"nodes", "edges", "features": their numbers}, a hash of each node that this rank owns) for one node type. Collective.
+    """Return ({"nodes": number, "edges", "features"}, hashes of this rank's nodes with edges and `rows`), without node types. Collective.
 
     `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id,
     in-edges, features, label and splits.
     """
     with graph.profile.phase("setup"), no_grad():
-        sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
-    values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
-    values = _mixed(values + _multiples(rows.features))
+        sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_hash_ids(graph.src_ids))), "sum").data
+    values = _hash(np.asarray(graph.dst_ids).astype(np.uint64) + _hash_rows(sums))
+    values = _hash(values + _hash_rows(rows.features))
     for array in (graph.edge_weight, graph.edge_features, graph.edge_values.time):
         if array is not None:
             array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
             sources = graph.with_edge_values().edge_src_ids  # the copy without values stores the ids
-            values = _mixed(values + _of_edges(graph, sources, array))
+            values = _hash(values + _hash_in_edges(graph, sources, array))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         labels = labels.astype(np.int64)[:, None]
     else:
-        values = _mixed(values + _multiples(_words(labels)))
+        values = _hash(values + _hash_rows(_words(labels)))
         labels = np.zeros((len(labels), 1), np.int64)
     splits = np.asarray(rows.train) + 2 * np.asarray(rows.val) + 4 * np.asarray(rows.test).astype(np.int64)
-    values = _mixed(values + _multiples(np.column_stack([labels, splits.astype(np.int64)])))
+    values = _hash(values + _hash_rows(np.column_stack([labels, splits.astype(np.int64)])))
     n_edges = graph.n_edges - (0 if graph.added_loops is None else int(graph.added_loops.sum()))
     n_features = int(rows.features.shape[1])
     return {"nodes": int(graph.n_nodes), "edges": sum(graph.comm.allgather(n_edges)), "features": n_features}, values
 
 
 def _of_types(nodes, rows):
-    """Return ({"nodes", "edges", "features": numbers by type, as text}, a hash of each of this rank's nodes of all types). Collective.
+    """Return ({"nodes": text with numbers by type, "edges", "features"}, hashes of this rank's nodes with edges and `rows`). Collective.
 
     The hashes have the meaning that `_of_one_type` describes.
     """
     graph = nodes.graph.with_edge_values().full_precision()
-    hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
+    hashes = {name: _hash(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:
         relations = {".".join(relation): relation for relation in graph.relations if relation[0] == source}
         with graph.profile.phase("setup"), no_grad():
-            codes = {relation: _codes(hashes[source] ^ np.uint64(word(name))) for name, relation in relations.items()}
+            codes = {relation: _hash_ids(hashes[source] ^ np.uint64(word(name))) for name, relation in relations.items()}
             messages = {relation: fn.copy_src(Tensor(source_codes)) for relation, source_codes in codes.items()}
             for name, code_sums in graph.aggregate(messages, "sum").items():
-                sums[name] += _multiples(code_sums.data)
+                sums[name] += _hash_rows(code_sums.data)
             for layer in graph.out_of(source):
                 values_of = nodes.graph.edge_values.get(layer.relation, EdgeValues())
                 arrays = values_of.weight, values_of.features, values_of.time
                 for name, array in zip(("weight", "features", "time"), arrays):
                     if array is not None:
                         array = array.reshape(layer.n_edges, math.prod(array.shape[1:]))
-                        edge_hashes = _of_edges(layer, layer.edge_src_ids, array)
-                        sums[layer.relation[2]] += _mixed(edge_hashes ^ np.uint64(word(f"{name} of {layer.relation}")))
+                        edge_hashes = _hash_in_edges(layer, layer.edge_src_ids, array)
+                        sums[layer.relation[2]] += _hash(edge_hashes ^ np.uint64(word(f"{name} of {layer.relation}")))
     graph.forget()
-    values = {name: _mixed(hashes[name] + sums[name]) for name in graph.node_types}
+    values = {name: _hash(hashes[name] + sums[name]) for name in graph.node_types}
     for name, x in rows.features.items():
-        values[name] = _mixed(values[name] + _multiples(x))
+        values[name] = _hash(values[name] + _hash_rows(x))
     splits = np.column_stack([rows.train, rows.val, rows.test]).astype(np.int32)
     targets = np.concatenate([_words(np.asarray(rows.labels)).view(np.int32), splits], 1)
-    values[nodes.node_type] = _mixed(values[nodes.node_type] + _multiples(targets))
+    values[nodes.node_type] = _hash(values[nodes.node_type] + _hash_rows(targets))
     sizes = {"nodes": ", ".join(f"{name} {n}" for name, n in graph.n_nodes.items()),
              "edges": ", ".join(f"{'.'.join(relation)} {n}" for relation, n in graph.n_edges.items()),
              "features": widths_text(rows.features)}
@@ -138,7 +139,7 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return ({"nodes" (with graphs), "edges", "features": numbers}, a hash of each of this rank's nodes and graphs). Collective.
+    """Return ({"nodes": text with numbers, "edges", "features"}, hashes of this rank's nodes and graphs) for a set of graphs. Collective.
 
     The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
     nodes, label and splits.
@@ -147,11 +148,11 @@ def _of_graphs(graphs, rows):
     sizes, nodes = _of_one_type(graphs.nodes, OwnedRows(rows.features, *[nothing] * 4))
     _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))
     sizes["nodes"] = f"node {sizes['nodes']}, graph {graphs.n_nodes}"
-    return sizes, np.concatenate([nodes, _mixed(~values)])
+    return sizes, np.concatenate([nodes, _hash(~values)])
 
 
 def difference(expected, here):
-    """Return a description of the difference between two identities; None if they are equal.
+    """Return a text about the difference of two identities, `expected` and `here`, the identity of a run's data; None if equal.
 
     Parameters
     ----------
@@ -177,21 +178,21 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
            "digest": "of the same size, but other values"}
 
 
-def _of_edges(graph, sources, array):
-    """Return a hash of each row's in-edges, from source ids and the edge values `array`, (n_dst,) uint64, for any order of edges.
+def _hash_in_edges(graph, sources, edge_values):
+    """Return a hash of each row's in-edges, (n_dst,) uint64, from the edges' source ids and values; their order does not matter.
 
-    The hash is the sum, modulo 2^64, of a hash of each in-edge's source id and edge values.
+    The hash is the sum, modulo 2^64, of a hash of each in-edge.
     """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)
     for low, high in row_chunks(indptr, _EDGES):
         places = slice(int(indptr[low]), int(indptr[high])) if numbers is None else numbers[indptr[low] : indptr[high]]
-        hashes = _mixed(sources[places].astype(np.uint64) + _multiples(array[places]))
+        hashes = _hash(sources[places].astype(np.uint64) + _hash_rows(edge_values[places]))
         np.add.at(out, low + destinations(indptr[low : high + 1]), hashes)
     return out
 
 
-def _words(labels):
+def _words(labels: Array) -> Array:
     """Convert labels to a 2-D array of int32 or floats, (n, k), that can be hashed as 32-bit words.
 
     All NaNs get the same bits, so that equal labels have equal hashes.
@@ -201,32 +202,32 @@ def _words(labels):
     return labels if labels.ndim == 2 else labels[:, None]
 
 
-def _mixed(x):
-    """Return a hash of each value of x, uint64: the finalizer of SplitMix64."""
+def _hash(x: Array) -> Array:
+    """Return a hash of each value of x, uint64 like x: the finalizer of SplitMix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def _drawn(start, n):
-    """Return the numbers `start` to `start` + n - 1 of the splitmix64 sequence, (n,) uint64."""
-    return _mixed(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(GAMMA))
+def _random_bits(start: int, n: int) -> Array:
+    """Return the numbers with indices start .. start + n - 1 of a sequence of random 64-bit numbers, SplitMix64, (n,) uint64."""
+    return _hash(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(GAMMA))
 
 
-def _codes(ids):
+def _hash_ids(ids: Array) -> Array:
     """Return four hashes of each node id as floats, (n, 4) float64, that an aggregation can add without rounding.
 
     The hashes are integers below 2^24, so float64 represents their sums exactly.
     """
-    seeds = _drawn(0, _N_CODES)
+    seeds = _random_bits(0, _N_CODES)
     states = np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(GAMMA) + seeds
-    return (_mixed(states) >> np.uint64(40)).astype(np.float64)
+    return (_hash(states) >> np.uint64(40)).astype(np.float64)
 
 
-def _multiples(array):
+def _hash_rows(array: Array) -> Array:
     """Return a hash of each row, (n,) uint64: the sum of its 32-bit words times odd factors by column, modulo 2^64."""
     n, out = len(array), np.empty(len(array), np.uint64)
-    factors = _drawn(_N_CODES, array.shape[1] * array.itemsize // 4) | np.uint64(1)
+    factors = _random_bits(_N_CODES, array.shape[1] * array.itemsize // 4) | np.uint64(1)
     step = max(1, _BYTES // max(1, 8 * factors.size))
     for at in range(0, n, step):
         words = np.ascontiguousarray(array[at : at + step]).view(np.uint32)

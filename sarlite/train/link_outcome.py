@@ -7,6 +7,7 @@ from sarlite.tasks.popularity import Popularity
 from sarlite.train.loop import Trainer
 from sarlite.train.outcome import best_parameters
 from sarlite.train.stopping import Best
+from sarlite.types import Array
 
 SPLITS = ("val", "test")
 TOP = 10
@@ -14,9 +15,9 @@ TOP = 10
 
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Compute metrics of the best model, and of the baseline `Popularity`, on the same links. Collective.
+    """Return {metric: {"model": {split: value}, "popularity": ...}} of the best model and of a baseline, on the same links. Collective.
 
-    Popularity scores a link by the number of training links to its destination.
+    The baseline `Popularity` scores a link by the number of training links to its destination.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
     return compared
 
 
-def _value(trainer, name, judged, split):
-    """Return the metric `name` of the scored links `judged` in a split; None if the split has no links. Collective."""
+def _value(trainer: Trainer, name: str, judged: Array, split: str) -> float | None:
+    """Return the metric `name` of a split, computed from `judged`, the scored links of all splits; None without links. Collective."""
     metric = find_metric("link", name).make()
     metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
     value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)

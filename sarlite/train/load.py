@@ -38,7 +38,7 @@ from sarlite.types import Array, JsonDict, Path
 
 
 class Source(NamedTuple):
-    """Data set to load, the parts of it to read, and its division among ranks.
+    """Options for loading a data set: which data, the parts of it to read, and its division among ranks.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Source(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One rank's part of a data set: graph, rows, and the facts about the data that a run prints and stores.
+    """Data of one rank: its part of the graph, its rows, and the facts about the data that a run prints and stores.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Shard(NamedTuple):
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
          tick: Callable[[], object] = lambda: None) -> Shard:
-    """Read this rank's rows of a data set and build its graph; `tick` is called while any rank loads. Collective.
+    """Read this rank's rows of the data set `source` and build its graph with `options`: a `Shard`; `tick` is called meanwhile. Collective.
 
     Stored data of a suitable division are read by each rank alone. Otherwise rank 0 reads, generates or divides the data,
     and holds the whole edge list meanwhile.
@@ -168,7 +168,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         begin, seconds = time.perf_counter(), {"partition": 0.0}
         shard, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
         uneven = balancing.warning(*(shard.summary[name] for name in ("partition", "method", "balance")))
-        for text in (uneven, _lockstep(comm, options, shard.summary)):
+        for text in (uneven, _lockstep_warning(comm, options, shard.summary)):
             if text and comm.rank == 0:
                 show(f"warning: {text}", sys.stderr)
         part = shard._replace(graph=make(options), seconds=seconds)
@@ -178,7 +178,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
 
 
 def kind(comm: Communicator, spec: str) -> str:
-    """Return the kind of a data set: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
+    """Return the kind of the data set `spec`: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
     def read_kind():
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
@@ -186,16 +186,16 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, data_kind):
-    """Read this rank's data; return a Shard without a graph, and a function options -> graph. Collective.
+    """Read this rank's part of `source`, data of `data_kind`; return (Shard without a graph, function options -> graph). Collective.
 
-    The exchanges of a relational graph are planned at their first use.
+    `seconds` gets the time of dividing. The exchanges of a relational graph are planned at their first use.
     """
     graphs, stored = data_kind == "graphs" and source.graphs, data_kind != "plain"
     typed = stored and not graphs
     options: dict[str, Any] = {"relational": True} if stored else {"normalize": source.normalize}
     if source.schema is not None:
         options["transforms"] = transforms_of(source.schema)
-    with divided(comm, source.spec, **options, **_division(source, scratch, seconds)) as dataset:
+    with divided(comm, source.spec, **options, **_division_arguments(source, scratch, seconds)) as dataset:
         left_out, by_position = [], []
         if source.schema is not None:
             dataset, left_out, by_position = together(comm, partial(matched, dataset, source.schema, source.spec))
@@ -205,7 +205,7 @@ def _read(comm, source, scratch, seconds, data_kind):
         rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
         edges = {relation: relation_part.csr() for relation, relation_part in part.relations.items()}
         ids = {name: node_part.ids() for name, node_part in part.nodes.items()}
-        shard = _part(comm, source, dataset, rows, memory, part, edges)
+        shard = _shard(comm, source, dataset, rows, memory, part, edges)
         shard = shard._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
                                class_names=dataset.class_names,
                                schema=schema_of(dataset, "edge_features" in names),
@@ -222,7 +222,7 @@ def _read(comm, source, scratch, seconds, data_kind):
     shard.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
     del dataset, part  # frees the whole data set, which one rank may hold
     if typed:
-        return shard, lambda options: _typed(comm, edges, ids, values, options).of(target)
+        return shard, lambda options: _hetero_graph(comm, edges, ids, values, options).of(target)
     members = edges.pop(MEMBERS) if graphs else None
     (relation,), added = edges, None
     (indptr, indices), values = edges[relation], values[relation]
@@ -241,8 +241,8 @@ def _read(comm, source, scratch, seconds, data_kind):
     return shard._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else shard, make
 
 
-def _typed(comm, edges, ids, values, options):
-    """Return the HeteroGraph of this rank's relational data, with edge values. Collective."""
+def _hetero_graph(comm, edges, ids, values, options):
+    """Make the HeteroGraph of this rank's data from CSR `edges` and edge `values` by relation, and `ids` by node type. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     names = next(iter(values.values()), {})
     arrays = [{relation: arrays_of[name] for relation, arrays_of in values.items() if arrays_of[name] is not None}
@@ -250,8 +250,8 @@ def _typed(comm, edges, ids, values, options):
     return graph.with_edge_values(*arrays) if any(arrays) else graph
 
 
-def _division(source, scratch, seconds):
-    """Return the arguments of `data.divided_data.divided` that say how to divide the data, for plain or relational data."""
+def _division_arguments(source, scratch, seconds):
+    """Return keyword arguments of `data.divided_data.divided` for the data that `source` describes; it fills `seconds` with times."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -264,8 +264,8 @@ def _reads_labels(source):
     return source.task is None or TASKS[source.task].reads_labels
 
 
-def _part(comm, source, dataset, rows, memory, part, edges):
-    """Return this rank's Shard, without a graph. Collective."""
+def _shard(comm, source, dataset, rows, memory, part, edges):
+    """Make this rank's Shard, without a graph: `rows`, the counter `memory`, and a summary of the data and their division. Collective."""
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
     n_rows = sum(nodes.n_rows for nodes in part.nodes.values())
@@ -281,8 +281,8 @@ def _part(comm, source, dataset, rows, memory, part, edges):
     return Shard(None, rows, dataset.n_classes, summary, memory, {}, task)
 
 
-def _measures(comm, train, n_rows, n_edges, n_cut):
-    """Return each rank's numbers of nodes, edges and training nodes, their imbalance, and the number of cut edges, as a dict. Collective.
+def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut: int) -> dict[str, Any]:
+    """Return a dict of all ranks' numbers of nodes, edges and training nodes (mask `train`), imbalance and cut edges. Collective.
 
     The result is the dict that `structure.partition.measures` returns.
     """
@@ -291,10 +291,11 @@ def _measures(comm, train, n_rows, n_edges, n_cut):
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
 
 
-def _lockstep(comm, options, summary):
-    """Return a warning if the ranks must wait for one another because their blocks of edges are uneven; else None.
+def _lockstep_warning(comm: Communicator, options: Options, summary: JsonDict) -> str | None:
+    """Return a warning if, by `summary`, ranks must wait for one another because their blocks of edges are uneven; else None.
 
-    Some modes work in rounds, and each round takes as long as the largest block of any rank.
+    Some modes work in rounds, and each round takes as long as the largest block of any rank. `summary` tells how the
+    data were divided.
     """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
@@ -322,13 +323,13 @@ def memory_from_here(comm: Communicator) -> Memory:
 
 
 def widths(rows: OwnedRows) -> Any:
-    """Return the model's argument `n_in`: the number of features, or for relational data a dict by node type."""
+    """Return the model's argument `n_in`: the number of features or, for relational data, a dict of them by node type."""
     x = rows.features
     return {name: rows_of_type.shape[1] for name, rows_of_type in x.items()} if isinstance(x, dict) else x.shape[1]
 
 
 def widths_text(features: Mapping[str, Array]) -> str:
-    """Return a text with the number of features of each node type.
+    """Return a text with the number of features of each node type, such as "paper 8, author 4".
 
     Examples
     --------

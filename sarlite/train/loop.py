@@ -42,17 +42,17 @@ RowChoice = ArrayLike | slice
 
 
 class Counter(Protocol):
-    """Protocol of an object that counts rows of a split, batch by batch, such as a metric."""
+    """Protocol of an object, such as a metric, that counts rows of a split batch by batch."""
 
     def add(self, output: Array, labels: Array) -> None:
-        """Count rows by their output and labels."""
+        """Count rows, given the model's output and the label of each."""
         ...
 
 
 class Trainer:
-    """Training loop of a model on this rank's part of a graph: steps, evaluation and prediction.
+    """Training of a model on this rank's part of a graph, with optimizer steps, evaluation and prediction. Methods are collective.
 
-    Construction is collective, and so are all methods.
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class Trainer:
                         "trainer, {}); checkpoint.restore_state puts the state into another Trainer")
 
     def step(self, epoch: int | None = None) -> float:
-        """Take the next optimizer step, or the first step of `epoch`, and return its loss. Collective.
+        """Take the next optimizer step or, unless `epoch` is None, the first step of this epoch; return its loss. Collective.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], object] = lambda done, loss: None) -> float:
-        """Train one epoch and return its loss. Collective.
+        """Train the epoch with this number, from 0, and return its loss; on_step(n_steps_done, loss) follows each step. Collective.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class Trainer:
 
     def fit(self, epochs: int, *, patience: int | None = None, eval_every: int = 1,
             callbacks: Sequence[Callable[[JsonDict], object]] = ()) -> Best:
-        """Train until the trainer has taken `epochs` epochs in total, with evaluations. Collective.
+        """Train until `epochs` epochs are done in total, or `patience` epochs bring no better one; return the best epoch. Collective.
 
         Epochs before the call count. Training that diverges ends with a RuntimeWarning on rank 0; the model then has
         the best epoch's parameters.
@@ -374,16 +374,16 @@ class Trainer:
                    on_divergence=on_divergence)
 
     def _begin(self, step):
-        """Start to read batches at the global step `step`, up to the end of its epoch."""
+        """Start to read batches at the global step `step`, up to the end of its epoch, and count on from this step."""
         if self._remaining is not None:
             self._remaining.close()  # ends the sampling thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step
         self._remaining = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
-        """Take one optimizer step on a batch, and append this rank's own seconds to `own_seconds`.
+        """Take one optimizer step on a batch, which this rank has waited for since time `begin`; return the loss over all ranks.
 
-        `begin` is the time at which this rank began to wait for the batch.
+        Append this rank's own seconds to `own_seconds`.
         """
         step, compute_begin = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
@@ -393,7 +393,7 @@ class Trainer:
         return loss
 
     def evaluate(self) -> Scores:
-        """Return the metric of each split and the validation loss, over all ranks. Collective.
+        """Return a dict with the metric of each split, such as "val_accuracy", and "val_loss", over the rows of all ranks. Collective.
 
         Returns
         -------
@@ -432,7 +432,7 @@ class Trainer:
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
     def score(self, metrics: Mapping[str, Counter | None]) -> float:
-        """Evaluate the model; add this rank's outputs and labels to the metric of each split. Collective.
+        """Evaluate the model; add outputs and labels to each split's metric; return this rank's share of the validation loss. Collective.
 
         Parameters
         ----------
@@ -473,7 +473,7 @@ class Trainer:
         return loss
 
     def _split_rows(self, batch):
-        """Return, for each split, the rows of a batch's output that belong to the split."""
+        """Return {split: indices of the rows of the batch's output that belong to the split}."""
         if batch.outputs is None:
             return self.rows
         split_rows, numbers = {}, np.arange(len(batch.outputs))
@@ -522,9 +522,9 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return (its output, the rows that metrics are computed from).
+        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact`: exact moments in batch norms.
 
-        After training on sampled batches, an evaluation of the full graph uses exact moments in batch norms.
+        Exact moments are used only after training on sampled batches, in an evaluation of the full graph.
         """
         self.model.eval()
 
@@ -537,7 +537,7 @@ class Trainer:
         return output, judged
 
     def counted(self) -> dict[str, object]:
-        """Return statistics of the batches for `--json`, such as the number of steps and the cache hit rates. Collective.
+        """Return statistics of the batches by name, such as the number of steps and the hit rates of caches. Collective.
 
         Returns
         -------
@@ -568,7 +568,7 @@ class Trainer:
 
 
 def source_of(batches: Loader | Batch | FullBatch) -> Any:
-    """Return a loader unchanged; return a single batch as a source that yields the batch in each epoch."""
+    """Return a loader unchanged; wrap a single batch as a source that yields the batch in each epoch."""
     return FixedBatch(batches) if isinstance(batches, (Batch, FullBatch)) else batches
 
 

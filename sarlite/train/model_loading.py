@@ -1,4 +1,4 @@
-"""Loading of a run's model: its class, by name or from a file, and the model made with the run's options.
+"""Functions that find the class of a model, by name or in a file, and make the model of a run with its options.
 
 `model_class` documents the contract of a class in a file. An error in the file is reported as a ConfigError that quotes
 the file.
@@ -22,7 +22,7 @@ from sarlite.user_code import errors_of, load_class, names_file
 
 
 def model_class(spec: str) -> type[nn.Module]:
-    """Return the class of a model, by its name or as `path/to/file.py:Class`.
+    """Return the model class that `spec` names: a model of the library, such as "gcn", or `path/to/file.py:Class`.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def model_class(spec: str) -> type[nn.Module]:
 
 
 class Fanouts(Protocol):
-    """Options of minibatches that matter for a model: fan-out of each layer, name of the sampler, recency of edges."""
+    """Protocol of options for minibatches that matter for a model: fan-outs by layer, sampler, and recency of edges."""
 
     @property
     def fanouts(self) -> Sequence[int]: ...
@@ -97,7 +97,7 @@ class Fanouts(Protocol):
 
 
 class ModelSpec(NamedTuple):
-    """Model class and the options that it is constructed with.
+    """A model class and the options that the class is called with.
 
     Attributes
     ----------
@@ -119,7 +119,9 @@ class ModelSpec(NamedTuple):
 
 def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
                batches: Fanouts | None = None) -> nn.Module:
-    """Make a model, and try a model from a file on a small graph before it is returned.
+    """Make the model of `spec` with `n_in` features and `n_out` outputs, for minibatches by `batches` if any; try a user's class first.
+
+    A class from a file is tried on a small graph.
 
     Parameters
     ----------
@@ -171,8 +173,8 @@ def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: 
     return model
 
 
-def _edge_width(graph, batches):
-    """Return the number of edge features that the model sees, with the column of recency; None if there are none."""
+def _edge_width(graph: Graph | NodeType | None, batches: Fanouts | None) -> int | None:
+    """Return the number of edge features that a model sees, one more if `batches` adds the age of edges; None without features."""
     if not isinstance(graph, Graph):
         return None
     features, recency = graph.edge_features, batches is not None and batches.edge_recency
@@ -180,7 +182,7 @@ def _edge_width(graph, batches):
 
 
 def first_layer(model: nn.Module) -> set[str]:
-    """Return the names of the parameters in a model's first layer.
+    """Return the set of the names of the parameters in a model's first layer.
 
     Raises
     ------
@@ -211,7 +213,7 @@ def first_layer(model: nn.Module) -> set[str]:
 
 
 def _try(model, spec, n_in, n_out, part, batches):
-    """Run a model once on three nodes, as a batch if it trains on minibatches, and restore its state.
+    """Run a new model once on three nodes, in a minibatch if `batches` is not None, to check its output; restore its state.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The in-neighbourhood of a node, gathered from all ranks, as a whole graph with the rows of its nodes."""
+"""In-neighbourhoods of single nodes: gathered from all ranks, as a whole graph with the rows of its nodes."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from sarlite.types import Array
 
 
 class NodeRowTable(NamedTuple):
-    """Table with a row for each node, of which this rank has the rows of its nodes.
+    """Table with a row for each node of one type, of which an instance has the rows that belong to this rank.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class NodeRowTable(NamedTuple):
 
 
 class _InEdges(NamedTuple):
-    """Edges of one relation: global ids of sources and destinations, a mask of added self loops, and edge values."""
+    """Edges of one relation: ids of sources and destinations, mask of added self loops, and edge values."""
 
     src: Array
     dst: Array
@@ -54,7 +54,7 @@ class _InEdges(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Time limit of a neighbourhood, which has no later edges, no edges from later nodes, and a limited number per node.
+    """Limit for the edges of a neighbourhood: the latest time of edges and of their sources, and their number per destination.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 
 
 class Neighborhood(NamedTuple):
-    """In-neighbourhood of one node: all nodes from which paths of some hops lead to the node, and the edges of the paths.
+    """In-neighbourhood of one node: the nodes from which the node is reached in some hops, and the edges on these paths.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return a mask of the edges of the data that change the node's output in a model of `hops` layers if they are removed.
+        """Return masks, by relation, of edges whose removal may change the central node's output in a model of `hops` layers.
 
         Returns
         -------
@@ -111,7 +111,9 @@ class Neighborhood(NamedTuple):
 
 
 class Neighborhoods:
-    """Finder of the nodes and edges around any node, up to a number of hops, from the edges and `tables` of all ranks. Collective.
+    """Finder of the in-neighbourhood of any node, among the edges and the rows of tables of all ranks. Calls are collective.
+
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ class Neighborhoods:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
     def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
-        """Return the neighbourhood of a node: all nodes up to `hops` hops away, with edges up to `moment`, on every rank. Collective.
+        """Return, on every rank, the neighbourhood of a node: nodes up to `hops` hops away, and edges not after `moment`. Collective.
 
         The edges are the in-edges of the nodes that are fewer than `hops` hops away.
 
@@ -168,11 +170,11 @@ class Neighborhoods:
                 distances[name] = np.concatenate([distances[name], np.full(len(new), distance)])
             if distance == hops:
                 break
-            parts = self.comm.allgather({relation: _into(edges, frontier.get(relation[2]))
+            parts = self.comm.allgather({relation: _edges_into(edges, frontier.get(relation[2]))
                                          for relation, edges in self._edges.items()})
             new_edges = {relation: _InEdges.joined([part[relation] for part in parts]) for relation in self._edges}
             if moment is not None:
-                new_edges = {relation: self._seen(relation, edges, moment) for relation, edges in new_edges.items()}
+                new_edges = {relation: self._edges_until(relation, edges, moment) for relation, edges in new_edges.items()}
             for relation, edges in new_edges.items():
                 gathered[relation].append(edges)
             frontier = {name: np.setdiff1d(np.concatenate(
@@ -180,19 +182,19 @@ class Neighborhoods:
                 ids[name]) for name in self.node_types}
         order = {name: np.argsort(nodes) for name, nodes in ids.items()}
         ids, distances = ({name: array[order[name]] for name, array in arrays.items()} for arrays in (ids, distances))
-        rows = {name: self._gathered(table, ids[table.node_type]) for name, table in self.tables.items()}
+        rows = {name: self._gather_rows(table, ids[table.node_type]) for name, table in self.tables.items()}
         return self._neighborhood(node_type, node, ids, distances, rows, {
-            relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
+            relation: _InEdges.joined(parts or [_edges_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
-    def _seen(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the edges up to the time of `moment`, of each node the `moment.most` latest, and all added self loops.
+    def _edges_until(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
+        """Return the edges not later than `moment.time`, only the `moment.most` latest into each node, and all added self loops.
 
         `moment.most` below 0 takes all edges. Collective.
         """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
             sources, row_index = np.unique(edges.src, return_inverse=True)
-            times = np.maximum(times, self._gathered(self.times[relation[0]], sources)[row_index])
+            times = np.maximum(times, self._gather_rows(self.times[relation[0]], sources)[row_index])
         seen = np.flatnonzero(~edges.added & (times <= moment.time))
         seen = seen[np.lexsort((edges.src[seen], times[seen], edges.dst[seen]))]
         if moment.most >= 0:
@@ -200,17 +202,17 @@ class Neighborhoods:
             seen = seen[np.searchsorted(dst, dst, "right") - np.arange(len(seen)) <= moment.most]
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
-    def _gathered(self, table: NodeRowTable, wanted: Array) -> Array:
-        """Return the rows of a table for the global ids `wanted`, each of which belongs to one rank. Collective."""
-        local_rows = np.flatnonzero(np.isin(table.ids, wanted))
+    def _gather_rows(self, table: NodeRowTable, wanted_ids: Array) -> Array:
+        """Return the table's rows of the nodes with the ascending global ids `wanted_ids`, from all ranks. Collective."""
+        local_rows = np.flatnonzero(np.isin(table.ids, wanted_ids))
         parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))
-        rows = np.empty((len(wanted), *table.rows.shape[1:]), table.rows.dtype)
+        rows = np.empty((len(wanted_ids), *table.rows.shape[1:]), table.rows.dtype)
         for ids, values in parts:
-            rows[np.searchsorted(wanted, ids)] = values
+            rows[np.searchsorted(wanted_ids, ids)] = values
         return rows
 
     def _neighborhood(self, node_type, node, ids, distances, rows, edges):
-        """Build a Neighborhood, with a graph on one rank, from gathered nodes, rows and edges."""
+        """Build the Neighborhood of `node`, a global id, from gathered node ids, their distances in hops, rows, and edges."""
         ends, in_order = {}, {}
         for relation, edges_of in edges.items():
             edges_of = edges_of.at(np.lexsort((edges_of.src, edges_of.dst)))
@@ -235,7 +237,7 @@ class Neighborhoods:
 
 
 def _in_edges(graph: LayerGraph) -> _InEdges:
-    """Return this rank's in-edges of a graph or relation, sorted by destination."""
+    """Return this rank's edges of a graph, or of one relation of a graph, sorted by destination."""
     rows = in_edge_order(np.repeat(np.arange(graph.n_dst), graph.in_degrees), graph.edges_of(graph.plan.local).numbers)
     src, dst = graph.edge_src_ids, graph.dst_ids[rows]
     added = np.zeros(len(src), bool) if graph.added_loops is None else graph.added_loops[rows] & (src == dst)
@@ -243,11 +245,11 @@ def _in_edges(graph: LayerGraph) -> _InEdges:
     return edges.at(np.argsort(dst, kind="stable"))
 
 
-def _into(edges: _InEdges, nodes: Array | None) -> _InEdges:
-    """Return the edges whose destinations are among the global ids `nodes`; no edges if `nodes` is None."""
-    if nodes is None or not len(nodes):
+def _edges_into(edges: _InEdges, node_ids: Array | None) -> _InEdges:
+    """Return the edges into nodes with the global ids `node_ids`, of `edges` that are sorted by destination; None: no edges."""
+    if node_ids is None or not len(node_ids):
         return edges.at(np.empty(0, np.int64))
-    low, high = (np.searchsorted(edges.dst, nodes, side) for side in ("left", "right"))
+    low, high = (np.searchsorted(edges.dst, node_ids, side) for side in ("left", "right"))
     counts = high - low
     return edges.at(np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum()))
 

@@ -1,4 +1,4 @@
-"""Evaluation of the best model for the HTML report: counts of each split, calibration, and decision threshold."""
+"""Last evaluation of a run, of the best model, for the HTML report: counts by split, calibration, and decision threshold."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from sarlite.types import Array, JsonDict
 
 def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
             rule: ThresholdRule = HALF) -> JsonDict:
-    """Evaluate the best model once more; return confusion counts, calibration and the threshold by `rule`, each by split. Collective.
+    """Evaluate the best model once more; return dicts by split of counts, calibration and, by `rule`, a decision threshold. Collective.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
 
 @contextmanager
 def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
-    """Return a context inside which the model has the best epoch's parameters; afterwards it has the last epoch's again."""
+    """Return a context inside which the trainer's model has the best epoch's parameters; afterwards it has its own again."""
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)
@@ -87,7 +87,7 @@ def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
 
 
 class _Collector(Metric):
-    """Metrics and counts of one split, all computed from one evaluation."""
+    """Metric of one split that passes each batch on to other metrics and counts, so that one evaluation computes all."""
 
     def __init__(self, counts: OutcomeCounts | None, of_classes: bool, form: str, positive: int) -> None:
         self.positive = positive
@@ -105,7 +105,7 @@ class _Collector(Metric):
             self.rows.append(scores_of(output, labels, self.positive))
 
     def scores(self) -> tuple[Array, Array]:
-        """Return this rank's scores, and True for each score whose label is positive, each of shape (n, k)."""
+        """Return (scores of this rank's rows, mask of the scores with a positive label), both (n, k)."""
         scores, positive = zip(*self.rows)
         return np.concatenate(scores), np.concatenate(positive)
 
@@ -119,7 +119,7 @@ def _sums(comm: Communicator, metric: Metric) -> list[int] | list[list[int]]:
 
 
 def _threshold(comm: Communicator, splits: dict[str, "_Collector"], rule: ThresholdRule) -> dict[str, object]:
-    """Choose a decision threshold for each label, and return the thresholds with precision, recall and F1 by split.
+    """Choose a decision threshold for each label by `rule`; return them, with precision, recall and F1 of each split, as a dict.
 
     The threshold is 0.5 for a label for which the rule finds none. Collective.
     """

@@ -1,17 +1,20 @@
-"""Rows that ranks own: gathered on rank 0 in the order of their ids, piece by piece, and scattered to their owners."""
+"""Transfer of rows between rank 0, where they are in the order of their ids, and the ranks that own the rows, in pieces."""
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from sarlite.errors import CheckpointError, raise_together
+from sarlite.types import Array
 
 PIECE_BYTES = 1 << 21
 """Upper bound of a piece in bytes, as far as rows are not larger."""
 
 
 class Attempts:
-    """Runner of functions on rank 0, whose errors are raised later, on all ranks together.
+    """Runner of functions on rank 0 that stores the first error, to raise it later on all ranks together.
 
     Rank 0 sends messages between its actions, and other ranks wait for these. So a failure is stored, later actions are
     skipped, and `end` raises the failure on every rank.
@@ -33,8 +36,8 @@ class Attempts:
     def __init__(self, comm):
         self._comm, self._error = comm, None
 
-    def __call__(self, action):
-        """Call the function `action` on rank 0 and return its result; return None on other ranks and after a failure."""
+    def __call__(self, action: Callable[[], Any]) -> Any:
+        """Call the function `action` on rank 0 and return its result; return None on other ranks, and after a failure."""
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()
@@ -43,14 +46,14 @@ class Attempts:
         return None
 
     def end(self):
-        """Raise the failure of an action, if any, on every rank. Collective."""
+        """Raise the error of the first action that failed, if any, on every rank. Collective."""
         raise_together(self._comm, self._error)
 
 
 class Owners:
-    """Map between the rows of all ranks in the order of their ids and the ranks that own the rows.
+    """Map between the rows of all ranks, in the order of their ids, and the ranks that own the rows. Methods are collective.
 
-    Construction and every method are collective.
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -104,10 +107,10 @@ class Owners:
         if len(twice):
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
-    def _pieces(self, rows):
-        """Divide the rows of all ranks, ordered by id, into pieces of bounded size. Collective.
+    def _pieces(self, rows: Array) -> list[tuple[int, int, list[int]]]:
+        """Divide all ranks' rows, by id, into ranges; return (low, high, sizes) of each: local rows low .. high - 1, and sizes by rank.
 
-        Return (low, high, sizes) for each piece: the range of this rank's ascending ids, and each rank's row count.
+        Collective. The rows are those of this rank's ascending ids. `rows` tells the bytes of a row.
         """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
@@ -127,7 +130,7 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in pieces.
+        """Yield the rows of all ranks by ascending id, in arrays of bounded size, on rank 0; yield None on other ranks.
 
         Parameters
         ----------
@@ -145,7 +148,7 @@ class Owners:
             yield None if gathered is None else gathered[np.argsort(ids)]
 
     def scatter(self, stored, rows):
-        """Fill this rank's `rows` with its rows of `stored`, a checkpoint's tensor on rank 0.
+        """Fill `rows` with this rank's rows of `stored`, a checkpoint's tensor, which rank 0 reads and sends. Collective.
 
         Parameters
         ----------
@@ -168,7 +171,7 @@ class Owners:
         attempt.end()
 
     def check(self, stored):
-        """Raise an error on every rank unless `stored`, a checkpoint's ids on rank 0, are exactly the ids of all ranks.
+        """Raise an error on every rank unless `stored`, the ids in a checkpoint, are exactly the ids of all ranks' rows. Collective.
 
         Parameters
         ----------
@@ -183,7 +186,7 @@ class Owners:
         attempt, begin, last = Attempts(self.comm), 0, None
         attempt(lambda: self._check_kind(stored))
         for piece in self.gather(self.ids):
-            last = attempt(lambda at=(begin, last), piece=piece: self._compare(stored, *at, piece))
+            last = attempt(lambda at=(begin, last), piece=piece: self._check_piece(stored, *at, piece))
             begin += 0 if piece is None else len(piece)
         attempt(lambda: self._check_end(stored, begin, last))
         attempt.end()
@@ -193,33 +196,33 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {stored.dtype} {stored.shape}, but must be "
                                   "one int64 a row")
 
-    def _compare(self, stored, begin, last, piece):
-        """Compare a piece with the checkpoint's ids from position `begin` on, which must be above `last`; return the piece's last id."""
-        stored_ids = self._ascends(stored, begin, begin + len(piece), last)
+    def _check_piece(self, stored: Any, begin: int, last: int | None, ids: Array) -> int:
+        """Raise CheckpointError unless ids `stored` in a checkpoint from position `begin` on are `ids`, above `last`; return ids[-1]."""
+        stored_ids = self._read_ids(stored, begin, begin + len(ids), last)
         n = len(stored_ids)
-        odd = np.flatnonzero(stored_ids != piece[:n])
+        odd = np.flatnonzero(stored_ids != ids[:n])
         at = int(odd[0]) if len(odd) else n
-        if at < n and stored_ids[at] < piece[at]:
+        if at < n and stored_ids[at] < ids[at]:
             raise CheckpointError(f"{self.name!r}: id {stored_ids[at]} belongs to no rank")
-        if at < len(piece):
-            raise CheckpointError(f"{self.name!r}: id {piece[at]} is missing from the checkpoint")
-        return piece[-1]
+        if at < len(ids):
+            raise CheckpointError(f"{self.name!r}: id {ids[at]} is missing from the checkpoint")
+        return ids[-1]
 
-    def _check_end(self, stored, begin, last):
-        """Raise a CheckpointError if the checkpoint has ids after position `begin`."""
+    def _check_end(self, stored: Any, begin: int, last: int | None) -> None:
+        """Raise CheckpointError if `stored` has ids at position `begin` or later; `last` is the id before."""
         if stored is not None and begin < stored.shape[0]:
-            (more,) = self._ascends(stored, begin, begin + 1, last)
+            (more,) = self._read_ids(stored, begin, begin + 1, last)
             raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
-    def _ascends(self, stored, begin, end, last):
-        """Return the ids stored from `begin` up to, not including, `end`; raise a CheckpointError unless they ascend and exceed `last`."""
+    def _read_ids(self, stored: Any, begin: int, end: int, last: int | None) -> Array:
+        """Return ids `stored` in a checkpoint, positions begin .. end - 1; raise CheckpointError unless they ascend and exceed `last`."""
         stored_ids = np.empty(0, np.int64) if stored is None else stored.rows(begin, end)
         if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
         return stored_ids
 
-    def _collect(self, local_rows, sizes):
-        """Gather the rows of all ranks, in rank order, on rank 0; return None on other ranks."""
+    def _collect(self, local_rows: Array, sizes: Sequence[int]) -> Array | None:
+        """Gather local rows, sizes[r] rows of rank r, on rank 0 and return them in rank order; return None on other ranks."""
         if self.comm.rank:
             if len(local_rows):
                 self.comm.start_send(np.ascontiguousarray(local_rows), 0).wait()
@@ -232,10 +235,10 @@ class Owners:
             request.wait()
         return everyone
 
-    def _hand_out(self, ids, piece, sizes, like):
-        """Send a piece of the checkpoint's rows from rank 0 to the owners; return this rank's rows, in the dtype of `like`. Collective.
+    def _hand_out(self, ids: Any, piece: Array | None, sizes: Sequence[int], like: Array) -> Array:
+        """Send rows `piece`, ordered by id, from rank 0 to their owners, sizes[r] rows to rank r; return this rank's rows. Collective.
 
-        The returned rows are by ascending id.
+        The returned rows are by ascending id, in the dtype of `like`.
 
         On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
         `piece` is None, and the returned values are arbitrary.

@@ -9,7 +9,7 @@ from sarlite.nn import Module
 
 
 def parameters_hash(model: Module, comm: Communicator) -> str:
-    """Return a SHA-256 of all parameters of a model, the same on every rank. Collective.
+    """Return a SHA-256 of all parameters of a model, equal on every rank and for any number of ranks. Collective.
 
     The hash covers the name, dtype, shape and bytes of a replicated parameter. For a parameter that is owned by rows it
     covers the name, the dtype, and the sum over rows of a hash of the row and its id. So the division of the rows among

@@ -1,11 +1,11 @@
-"""Requests for predictions, read from a file of nodes or pairs, and the files that predictions are written to."""
+"""Requests for predictions of nodes or pairs, which files list, and the files that the predictions are written to."""
 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ _HITS = (20, 50, 100)  # k of Hits@k with shared negatives
 
 
 class OutputFiles(Protocol):
-    """Options of the prediction command that decide about its output files.
+    """Protocol of the options of the prediction command that decide about its output files.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class OutputFiles(Protocol):
 
 
 class PredictionRequest(NamedTuple):
-    """Predictions that this rank computes: of nodes that the rank owns, or of pairs whose sources it owns.
+    """The predictions that this rank computes: of nodes that the rank owns, or of pairs whose sources the rank owns.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class PredictionRequest(NamedTuple):
     per_link: int | None = None
 
     def metrics(self, comm: Communicator, scores: Array) -> dict[str, float]:
-        """Return the metrics that OGB's evaluators compute from scores of links and their negatives. Collective.
+        """Return {metric: value} as OGB's evaluators do, from `scores` of this rank's links and their negatives. Collective.
 
         Parameters
         ----------
@@ -108,7 +108,9 @@ class PredictionRequest(NamedTuple):
 
 
 def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_once: int) -> PredictionRequest:
-    """Return a request for the nodes in `file`, or for all nodes of `end` if `file` is None. Collective.
+    """Return the request for this rank's nodes of type `end` in `file` (None: all), which rank 0 reads and sends `at_once` at a time.
+
+    Collective.
 
     Parameters
     ----------
@@ -134,12 +136,12 @@ def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_o
         return PredictionRequest(ids[rows], end.n, None, rows)
     file_ids = together(comm, lambda: _read_nodes(file, end) if comm.rank == 0 else None)
     n = comm.bcast(None if file_ids is None else len(file_ids))
-    places, rows, _ = _own(comm, ids, n, at_once, None if file_ids is None else lambda some: file_ids[some, None].copy())
+    places, rows, _ = _distribute(comm, ids, n, at_once, None if file_ids is None else lambda some: file_ids[some, None].copy())
     return PredictionRequest(places, n, file_ids, rows)
 
 
-def _read_nodes(file, end):
-    """Return the nodes in a file, (n,) int64, as ids within their type."""
+def _read_nodes(file: str, end: Ends) -> Array:
+    """Return the nodes of the type `end` that a file lists, as ids within the type, (n,) int64."""
     if end.names is not None and Path(file).suffix != ".npy":
         return end.names.read(file, "nodes")
     entries = textfile.read(file, "nodes", np.int64)
@@ -154,7 +156,7 @@ def _read_nodes(file, end):
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return a request for the pairs in `file`, and for their negatives if `with_negatives`. Collective.
+    """Return the request for pairs in `file` with local sources, and `with_negatives` theirs; rank 0 sends `at_once` at a time. Collective.
 
     Parameters
     ----------
@@ -191,26 +193,26 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: i
     every, *counts_read = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
     n_links, per_link, n = comm.bcast((*counts_read, None if every is None else len(every)))
     first = np.array([[one.first, other.first, 0] for one, other in of.ends])
-    places, rows, owned_pairs = _own(comm, graph.dst_ids, n, at_once,
-                             None if every is None else lambda some: every[some] + first[every[some, 2]], 3)
+    places, rows, owned_pairs = _distribute(comm, graph.dst_ids, n, at_once,
+                                            None if every is None else lambda some: every[some] + first[every[some, 2]], 3)
     tails, relations = RowNumbers(comm, graph.dst_ids)(owned_pairs[:, 1]), owned_pairs[:, 2].copy() if of.several else None
     link_graph = LinkGraph(graph, rows, tails[:, None], at_once=AT_ONCE, relations=relations)
     return PredictionRequest(places, n_links, None if every is None else every[:n_links], graph=link_graph, per_link=per_link)
 
 
-def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callable[[slice], Array] | None,
+def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Send rank 0's n rows of integers to all ranks; each keeps the rows whose first number is in its `ids`. Collective.
+    """Send rank 0's n rows, get_rows(slice), to all ranks; keep rows whose first number is in `ids`: return (positions, indices, rows).
 
-    `piece_of(slice)` returns a piece of the rows on rank 0. Return three arrays: the positions of this rank's rows, the
-    index of each first number in `ids`, and the rows, (k, width).
+    Collective. `get_rows` is None on other ranks. `at_once` rows are sent at a time. Return three arrays: the positions
+    of this rank's rows, the index of each first number in `ids`, and the rows, (k, width).
     """
     order = np.argsort(ids, kind="stable")
     ascending = np.asarray(ids)[order]
     pieces = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, width), np.int64))]
     for at in range(0, n, at_once):
         end = min(at + at_once, n)
-        piece = np.empty((end - at, width), np.int64) if piece_of is None else piece_of(slice(at, end))
+        piece = np.empty((end - at, width), np.int64) if get_rows is None else get_rows(slice(at, end))
         piece = comm.broadcast(piece, 0)
         spots = np.minimum(np.searchsorted(ascending, piece[:, 0]), max(len(ids) - 1, 0))
         owned = np.flatnonzero(ascending[spots] == piece[:, 0]) if len(ids) else pieces[0][0]
@@ -220,7 +222,7 @@ def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callabl
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the paths of the files to write: two, labels and probabilities, for .npy files of classes or labels; else one.
+    """Return the output paths for targets of the kind `form`: labels and probabilities for .npy files of classes or labels, else one path.
 
     Parameters
     ----------
@@ -235,7 +237,7 @@ def paths(config: OutputFiles, form: str) -> list[str]:
 
 
 def check_paths(config: OutputFiles, form: str) -> None:
-    """Raise a ConfigError if this rank cannot write a file of predictions."""
+    """Raise a ConfigError if this rank cannot write an output file of predictions for targets of the kind `form`."""
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             check_writable(path)
@@ -243,7 +245,7 @@ def check_paths(config: OutputFiles, form: str) -> None:
 
 def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
-    """Write the predictions `arrays` of the nodes or pairs `wanted` to the file of the option --out. Collective.
+    """Write this rank's predictions `arrays` of `wanted` nodes or pairs, whose targets are of the kind `form`, to `config.out`. Collective.
 
     Parameters
     ----------
@@ -273,7 +275,10 @@ def write(comm: Communicator, config: OutputFiles, form: str, wanted: Prediction
 
 
 def _write_table(comm, config, form, wanted, arrays, of, class_names):
-    """Write the arrays to .npy files in a private folder, from which rank 0 makes one table. Collective."""
+    """Write predictions as one table, with the arguments of `write`: rank 0 joins arrays that all ranks write to a folder. Collective.
+
+    The arrays are .npy files in a private folder.
+    """
     with ExitStack() as held:
         private_folder = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
         folder = comm.bcast(None if private_folder is None else str(private_folder))
@@ -287,8 +292,8 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
             *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
             of_rows, labels = wanted.ids, labels[0] if labels else None
             if config.top is not None:
-                of_rows, labels, numbers = _pairs(wanted.ids, labels, numbers)
-            columns = partial(_named_columns, of_rows, of, links)
+                of_rows, labels, numbers = _pairs_of_lists(wanted.ids, labels, numbers)
+            columns = partial(_name_columns, of_rows, of, links)
             result_table.write(config.out, columns, labels, numbers, form, class_names,
                                config.embeddings is not None, headings)
             show(f"{config.out}: {len(numbers):,} rows")
@@ -296,30 +301,34 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
         together(comm, lambda: write() if comm.rank == 0 else None)
 
 
-def _named_columns(ids, of, links, first, last):
-    """Return the first columns of the table for rows `first` to `last`: node; or source, relation if any, and destination."""
+def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: int) -> list[Any]:
+    """Return the columns of names in table rows first .. last - 1: node; if `links`: source, relation if several, and destination.
+
+    `ids` are the nodes or pairs of all rows; None means all nodes.
+    """
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
-        return [_named(numbers, of.ends[0][0])]
+        return [_names_of(numbers, of.ends[0][0])]
     if not of.several:
-        return [_named(column, end) for column, end in zip(numbers.T, of.ends[0])]
+        return [_names_of(column, end) for column, end in zip(numbers.T, of.ends[0])]
     cells = np.empty((len(numbers), 3), object)
     for at, (name, (source, to)) in enumerate(zip(of.several, of.ends)):
         rows = numbers[:, 2] == at
-        cells[rows] = np.array([_named(numbers[rows, 0], source), [name] * rows.sum(), _named(numbers[rows, 1], to)],
+        cells[rows] = np.array([_names_of(numbers[rows, 0], source), [name] * rows.sum(), _names_of(numbers[rows, 1], to)],
                                object).T
     return cells.T.tolist()
 
 
-def _named(ids, end):
-    """Return the names of nodes, or their ids if they have no names."""
+def _names_of(ids: Array, end: Ends) -> Any:
+    """Return the names of the nodes `ids` of the type `end`, or `ids` if the nodes have no names."""
     return end.names.of(ids) if end.names else ids
 
 
-def _pairs(heads, tails, scores):
-    """Return (pairs, None in place of labels, scores) for the listed destinations of each head.
+def _pairs_of_lists(heads: Array, tails: Array, scores: Array) -> tuple[Array, None, Array]:
+    """Flatten lists of destinations, `tails` and `scores`, (n, k), of n heads; return (pairs, None, scores), a row per destination.
 
-    Pairs are head, destination and relation number, (n, 3).
+    `heads` are (head, relation number), (n, 2), and pairs are (head, destination, relation number). None takes the
+    place of labels.
     """
     is_listed = tails != NOBODY
     heads = np.repeat(heads, np.count_nonzero(is_listed, 1), axis=0)

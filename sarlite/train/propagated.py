@@ -1,4 +1,4 @@
-"""Features that are propagated once before training, for models that then need no neighbours, and a folder for them.
+"""Features that are propagated once before training, for models that then need no neighbours, and a folder to store them.
 
 The folder has a file hopK.npy for each power K, of shape (n_nodes, n_features), in the data's original order of nodes.
 So any number of ranks can read it. The file meta.json has the identity of the data, the self loops, dtype and powers, and
@@ -20,6 +20,7 @@ from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import private_folder, sync_folder
 from sarlite.graph.propagation import Propagation
 from sarlite.train.identity import difference
+from sarlite.types import JsonDict
 
 ARGUMENT = "propagated"
 FORMAT = "sarlite propagated features 1"
@@ -28,10 +29,10 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: the features, or propagated features, which `folder` may store. Collective.
+    """Return this rank's input rows of a model: features or, if it has `powers`, propagated ones, stored in `folder` if given. Collective.
 
-    A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features.
-    S is the normalized adjacency matrix D^-1/2 A D^-1/2.
+    A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features. S is the
+    normalized adjacency matrix D^-1/2 A D^-1/2.
 
     Parameters
     ----------
@@ -71,13 +72,13 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
              "numerics": numerics.name()}
     folder = Path(folder)
     if not comm.bcast(together(comm, lambda: comm.rank == 0 and os.path.lexists(folder / META))):
-        _keep(comm, folder, facts, graph, x, powers)
+        _write(comm, folder, facts, graph, x, powers)
     return _read(comm, folder, facts, graph, x, powers, verify)
 
 
-def _hops(graph, x, powers):
-    """Yield k and the features after k propagations, S^k X, for each k from 1 to the largest power. Collective."""
-    propagation, h = Propagation(graph, "sym"), x
+def _hops(graph, features, powers):
+    """Yield (k, S^k X) for k = 1, 2, ... up to the largest of `powers`; X are the features, S the adjacency matrix. Collective."""
+    propagation, h = Propagation(graph, "sym"), features
     for k in range(1, max(powers) + 1):
         with graph.profile.span(f"hop {k}"), graph.profile.phase("propagation"):
             h = propagation(h)
@@ -95,11 +96,11 @@ def _joined(hops, x, powers):
     return out
 
 
-def _keep(comm, folder, facts, graph, x, powers):
-    """Compute the propagated features and write the features to a new folder, completely or not at all. Collective."""
+def _write(comm, folder, facts, graph, features, powers):
+    """Compute propagated features for `powers` and write them, described by `facts`, to a new folder, whole or not at all. Collective."""
     with contextlib.ExitStack() as held:
         written = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
-        for k, h in _hops(graph, x, powers):
+        for k, h in _hops(graph, features, powers):
             if k in powers:
                 node_rows.write(comm, Path(written) / f"hop{k}.npy", graph.dst_ids, h, graph.n_nodes)
         together(comm, lambda: _finish(Path(written), folder, facts, powers) if comm.rank == 0 else None)
@@ -127,7 +128,10 @@ def _record(path):
 
 
 def _read(comm, folder, facts, graph, x, powers, verify):
-    """Read this rank's propagated features from a folder that must belong to the same data. Collective."""
+    """Read this rank's propagated features for `powers` from a folder, whose meta.json must have the same `facts`. Collective.
+
+    `verify` compares the SHA-256 of each file.
+    """
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
 
     def rows():
@@ -167,8 +171,8 @@ def _read_meta(folder, facts, powers):
     return meta
 
 
-def _check(path, meta):
-    """Raise a DataError if a field of meta.json is missing or has the wrong type."""
+def _check(path: Path, meta: JsonDict) -> None:
+    """Raise a DataError that names the file `path` if a field of its contents `meta` is missing or has the wrong type."""
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
             raise DataError(f"{path}: {name}: expected {kind.__name__}, found {meta.get(name)!r}")

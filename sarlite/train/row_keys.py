@@ -24,7 +24,7 @@ _AT_ONCE = 1 << 16  # number of names in memory
 
 
 def row_keys(model: Module, graph: NodeRows | GraphSet | LinkGraph, names: Mapping[str, Names]) -> dict[str, Array]:
-    """Return keys, hashes of node names, for the rows of each parameter that is divided among ranks by rows. Collective.
+    """Return {parameter: (n_local, 2) hashes of node names}, keys of the rows of parameters that are divided by rows. Collective.
 
     Parameters whose nodes have no names are left out, and so are parameters with an id that is not a node.
 
@@ -60,9 +60,9 @@ def _keys(ids, names):
 
 
 class KeyedRows:
-    """Map from this rank's rows to the rows of a checkpoint with the same keys, which are hashes of node names.
+    """Map from this rank's rows to the rows of a checkpoint with the same keys, hashes of node names. Methods are collective.
 
-    Construction and every method are collective.
+    Construction is collective, too.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class KeyedRows:
 
     def __init__(self, comm: Communicator, keys: Array, stored: Stored | None, name: str) -> None:
         self.comm, attempt = comm, Attempts(comm)
-        n = attempt(lambda: _checked(stored, name))
+        n = attempt(lambda: _checked_count(stored, name))
         self.n = comm.bcast(n) or 0
         attempt.end()
         order = np.argsort(keys[:, 0], kind="stable")
@@ -110,7 +110,7 @@ class KeyedRows:
         self.n_here, self.n_missing = comm.allreduce(np.array([len(keys), np.count_nonzero(self._stored_row < 0)])).tolist()
 
     def scatter(self, stored: Stored | None, rows: Array) -> None:
-        """Fill this rank's `rows` with the rows of a checkpoint's tensor that have the same keys.
+        """Fill this rank's `rows` with the rows of `stored`, a checkpoint's tensor on rank 0, that have the same keys. Collective.
 
         A row that the checkpoint lacks gets the mean of all rows of the checkpoint, which is summed in float64 in the
         order of the file, so that the number of ranks does not matter.
@@ -136,7 +136,7 @@ class KeyedRows:
         rows[self._stored_row < 0] = total / max(self.n, 1)
 
     def _pieces(self, stored, dtype, shape):
-        """Yield (position of the first row, rows) for each piece of rank 0's tensor. Every rank receives each piece."""
+        """Yield (index of the first row, rows), piece by piece, for rank 0's tensor `stored`, whose rows have `shape`. Collective."""
         attempt, step = Attempts(self.comm), max(1, PIECE_BYTES // (dtype.itemsize * max(1, math.prod(shape))))
         for first in range(0, self.n, step):
             end = min(first + step, self.n)
@@ -145,8 +145,8 @@ class KeyedRows:
         attempt.end()
 
 
-def _checked(stored, name):
-    """Return the number of keys of a checkpoint, or raise a CheckpointError if they are not two uint64 for each row."""
+def _checked_count(stored, name):
+    """Return the number of the checkpoint's keys `stored`; raise a CheckpointError about `name` unless they are two uint64 a row."""
     if stored.dtype != np.uint64 or stored.shape[1:] != (2,):
         raise CheckpointError(f"{name!r}: the checkpoint's keys are {stored.dtype} {stored.shape}, but must be two "
                               "uint64 a row")

@@ -23,7 +23,7 @@ _PIECE = 1 << 18
 
 
 class PiggybackReduce:
-    """Sums over ranks of a few numbers, which travel with the allreduce of the loss.
+    """Sums over ranks of a few numbers, such as "a signal has come", that travel with the allreduce of the loss.
 
     The ranks thus agree, without another message, on events that only one rank may notice, such as a signal.
 
@@ -40,10 +40,7 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Sum `numbers` and the values that `local()` returns over all ranks in one collective call.
-
-        Return the sums of `numbers`, (n,) float64, and store the sums of `local()` in `sums`.
-        """
+        """Return the sums of `numbers` over all ranks, (n,); sum the numbers of `local()` in the same call, into `sums`. Collective."""
         sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]
@@ -112,7 +109,7 @@ class TrainingStep:
         self.n_steps, self.lr, self.own_seconds = 0, 0.0, 0.0
 
     def __call__(self, batch: TrainingBatch, loss: Loss = ops.cross_entropy) -> float:
-        """Take one step on a batch and return the loss over all ranks. Collective.
+        """Take one optimizer step on a batch and return its loss over all ranks, as `loss` computes it. Collective.
 
         Parameters
         ----------
@@ -170,7 +167,7 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients so that their common norm is at most `clip_norm`. Collective."""
+        """Scale all gradients of the parameters `flat` so that their common norm is at most `clip_norm`. Collective."""
         norm = gradient_norm(self.comm, flat.grad, [group.gradient for group in flat.owned])
         if not np.isfinite(norm):
             raise DivergenceError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower "
@@ -181,7 +178,7 @@ class TrainingStep:
             gradient *= factor
 
     def _forward_and_backward(self, batch, x, loss):
-        """Run the model, the loss and backward; return this rank's share of the loss, and the error of `loss` or None.
+        """Run the model on input rows x, the loss, and backward; return (this rank's share of the loss, error of `loss` or None).
 
         After an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
         takes part in the backward pass of all layers, because other ranks wait for its messages. Only the tape refers
@@ -202,7 +199,7 @@ class TrainingStep:
 
 @by_numerics
 def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> float:
-    """Return the Euclidean norm of the replicated gradients and of all ranks' owned gradients together. Collective.
+    """Return the Euclidean norm of all gradients together: `replicated`, equal on all ranks, and `owned`, each rank's own. Collective.
 
     Each rank sums the squares of a part of the replicated gradients, and the allreduce adds the sums of all ranks.
     """
@@ -210,14 +207,14 @@ def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> 
     return float(comm.allreduce(np.array([sum(_squares(g) for g in (share, *owned))]))[0]) ** 0.5
 
 
-def _squares(gradient):
-    """Return the sum of squares of an array's elements in float64, computed in pieces to save memory."""
+def _squares(gradient: Array) -> float:
+    """Return the sum of squares of a gradient in float64; the squares are computed in pieces to save memory."""
     flat = gradient.reshape(-1)
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 
 
 def not_finite(x: object, then: str = "", name: str = "x") -> DataError | None:
-    """Return a DataError about the first value of x that is not finite and its consequence `then`; None if all are finite.
+    """Return a DataError about the first value of x, called `name`, that is not finite, with the text `then`; None if all are finite.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ Scores = dict[str, float | None]
 
 
 class Best:
-    """The epoch with the best validation metric so far. Among equal metrics the lowest validation loss decides.
+    """The best epoch so far: the one with the best validation metric and, among equals, the lowest validation loss.
 
     A forced evaluation takes place only because training ends. It gives the best epoch only if no regular evaluation
     has taken place, and the next regular evaluation replaces it. So a run that is resumed has the same best epoch as a
@@ -59,10 +59,10 @@ class Best:
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
-        """Record `epoch` as the best if its scores are better; a `forced` evaluation counts only before the first regular one.
+        """Record `epoch`, and a copy of `model`, if its scores are the best; if `forced`, only before the first regular evaluation.
 
-        Without validation rows the last epoch is the best. Without a metric the epoch with the lowest validation loss
-        is the best.
+        A forced evaluation takes place only because training ends. Without validation rows the last epoch is the best.
+        Without a metric the epoch with the lowest validation loss is the best.
 
         Parameters
         ----------
@@ -117,19 +117,22 @@ class Stopping:
         self.patience, self.plateau = None if patience is None else check_int("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
-        """Return True if training ends after `epoch`, `patience` or more epochs after the best one."""
+        """Return True if training ends after `epoch`: if it is `patience` or more epochs after the best one."""
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Tell the plateau schedule that `epoch` was evaluated. A forced evaluation does not call this method."""
+        """Tell the schedule that lowers the learning rate on a plateau that `epoch` was evaluated, and which epoch is the best.
+
+        A forced evaluation does not call this method.
+        """
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: JsonObject) -> None:
-        """Restore the result of `state` from a checkpoint's metadata, if present. Raise CheckpointError if it is not valid."""
+        """Restore the state of the learning-rate schedule from a checkpoint's metadata, if present; raise CheckpointError if not valid."""
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
 
     def state(self) -> dict[str, object]:
-        """Return the entries for a checkpoint's metadata, JSON-serializable: the state of the plateau schedule, if any."""
+        """Return the state of the schedule that lowers the learning rate, as entries for a checkpoint's metadata; {} without it."""
         return {} if self.plateau is None else {"plateau": self.plateau.state()}

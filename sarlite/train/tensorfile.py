@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 class Sized(Protocol):
-    """Tensor with a known size: an array, or a tensor whose values are read or written later."""
+    """Protocol of a tensor with a known dtype and shape: an array, or a tensor whose values are read or written later."""
 
     @property
     def dtype(self) -> ArrayDType: ...
@@ -36,13 +36,13 @@ class Sized(Protocol):
 
 
 def in_order(tensors: Mapping[str, Sized]) -> list[str]:
-    """Return the names of tensors in the order of a file: by dtype, then by name."""
+    """Return the names of tensors in their order in a safetensors file: by dtype, then by name."""
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
 
 class TensorWriter:
-    """Writer of one safetensors file: the sizes of all tensors are given first; values are then added in order.
+    """Writer of one safetensors file: first takes dtypes and shapes of all tensors, then their values, in order.
 
     Parameters
     ----------
@@ -81,13 +81,15 @@ class TensorWriter:
             header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        self.path, self._header, self._sum_at, self._hash = path, text, _sum_place(text), hashlib.sha256()
+        self.path, self._header, self._sum_at, self._hash = path, text, _checksum_offset(text), hashlib.sha256()
         self._file: IO[bytes]
         self.digest = ""
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["TensorWriter"]:
-        """Return a context for writing the file with `add`. Unless it is a `trial`, the file appears when the context has ended.
+        """Return a context in whose body `add` writes the file, which is deleted again if `trial`; `new` refuses to replace a file.
+
+        The file appears when the context has ended.
 
         Parameters
         ----------
@@ -108,7 +110,7 @@ class TensorWriter:
             self._file.write(self.digest.encode())
 
     def add(self, array: Array) -> None:
-        """Append the next tensor, or the next rows of the current tensor. Raise a CheckpointError if writing fails."""
+        """Append the next tensor, or the next rows of the current tensor, to the file; raise a CheckpointError if writing fails."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         self._hash.update(data)
         with self._named():
@@ -118,16 +120,16 @@ class TensorWriter:
         return writing(f"checkpoint {self.path}", kind=CheckpointError)
 
 
-def _sum_place(header):
-    """Return the offset in bytes of the checksum's 64 digits from the start of the file."""
+def _checksum_offset(header: bytes) -> int:
+    """Return the offset in bytes, from the start of the file, of the 64 digits of the checksum in the `header`."""
     matches = list(_SUM.finditer(header))
     if len(matches) != 1:
         raise ValueError("the file has no checksum")
     return 8 + matches[0].start(1)
 
 
-def _header(file):
-    """Return the first 8 bytes of an open file, which are the size of the header, and the header."""
+def _header(file: IO[bytes]) -> tuple[bytes, bytes]:
+    """Return (first 8 bytes of an open safetensors file, which encode the size of the header; the header)."""
     start = file.read(8)
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
@@ -136,7 +138,7 @@ def _header(file):
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file with the checksum that it contains, and return the checksum.
+    """Compare a file with the SHA-256 that it contains and return this checksum; raise a ValueError if they differ.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def verify(path: AnyPath | int) -> str:
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
         file.seek(0)
         start, header = _header(file)
-        at = _sum_place(header) - 8
+        at = _checksum_offset(header) - 8
         digest = hashlib.sha256(start + header[:at] + _NO_SUM + header[at + 64 :])
         while piece := file.read(_PIECE):
             digest.update(piece)
@@ -172,7 +174,7 @@ def verify(path: AnyPath | int) -> str:
 
 
 class _Descriptor:
-    """Open file, closed when nothing refers to it. The file stays readable if another file takes its path."""
+    """Open file, closed when nothing refers to it; stays readable if another file takes its path."""
 
     def __init__(self, path):
         self.path, self.number = path, os.open(regular(path), os.O_RDONLY)
@@ -180,7 +182,7 @@ class _Descriptor:
 
 
 class Stored:
-    """Tensor in an open file; `rows` and `read` return its values.
+    """Tensor in an open safetensors file; `rows` and `read` return its values.
 
     Attributes
     ----------
@@ -192,7 +194,7 @@ class Stored:
         self.dtype, self.shape, self._file, self._begin = np.dtype(dtype), shape, file, begin
 
     def rows(self, begin: int, end: int) -> Array:
-        """Return the rows from `begin` to `end`, or to the last row if that comes first, as a new array.
+        """Return rows begin .. end - 1 of the tensor, or fewer if the tensor ends before, as a new array.
 
         Raises
         ------
@@ -220,7 +222,7 @@ class Stored:
 
 
 def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, Stored], dict[str, str]]:
-    """Open a file whose metadata has the "format" `form`; return (tensors by name, metadata). `check` compares the checksum.
+    """Open a safetensors file of "format" `form`; return (tensors by name, metadata). `check` compares the file with its checksum.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ TRACKS = ("compute", "fetch", "push", "sample", "lookup")
 
 
 def check_path(comm: Communicator, path: AnyPath) -> None:
-    """Check before training that rank 0 can write the trace file. Collective.
+    """Raise a ConfigError on every rank, before training, unless rank 0 can write the trace file. Collective.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
 
 @contextmanager
 def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
-    """Return a context that records this rank's spans, intervals of time with a name, from `profile`. Collective.
+    """Return a context that records this rank's spans, named intervals of time, from `profile`, and yields their `Trace`. Collective.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
 
 
 class Spans(Observer):
-    """Observer of the tape that opens a span of a profile for each primitive, forward and backward."""
+    """Observer of the tape that records a span, a named interval of time, for each primitive, forward and backward."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -99,10 +99,10 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
 
 
 def _events(rank, spans):
-    """Return the events of one rank: first the names of the process and its tracks, and then the spans."""
+    """Return the trace events of one rank, JSON-serializable: names of the process and of its tracks, then the spans."""
     names, events, lanes = {1000: TRACKS[0]}, [], defaultdict(list)
     for name, track, begin, end, args in sorted(spans, key=lambda span: (span[2], -span[3])):
-        lane = 0 if track == "compute" else _lane(lanes[track], begin, end)
+        lane = 0 if track == "compute" else _free_track(lanes[track], begin, end)
         tid = 1000 * (1 + TRACKS.index(track)) + lane  # Perfetto takes process and thread 0 for the idle ones
         names[tid] = f"{track} {lane + 1}" if lane else track
         events.append({"name": name, "ph": "X", "pid": 1 + rank, "tid": tid, "ts": begin / 1000,
@@ -113,8 +113,8 @@ def _events(rank, spans):
     return [{"name": name, "ph": "M", "pid": 1 + rank, "tid": tid, "args": args} for name, tid, args in about] + events
 
 
-def _lane(ends, begin, end):
-    """Return the index of the first track that is free at `begin`, and mark this track as used until `end`.
+def _free_track(ends: list[int], begin: int, end: int) -> int:
+    """Return the index of the first track that is free at time `begin`; set the time in `ends` when it is free again to `end`.
 
     `ends` has the time at which each track becomes free.
     """

@@ -16,7 +16,7 @@ from sarlite.train.step import not_finite
 
 
 def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_norm, sources):
-    """Raise a ConfigError if an argument of `Trainer` has the wrong type or does not fit another argument."""
+    """Raise a ConfigError if one of these arguments of `Trainer` has the wrong type or does not fit another one."""
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
                           "__call__(self, graph, h)")
@@ -62,7 +62,7 @@ def check_takes(model, x):
 
 
 def check_numerics(numerics, comm, task, *sources):
-    """Raise a ConfigError if `numerics` is unknown, or if exact numerics cannot be used.
+    """Raise a ConfigError unless `numerics` is known; exact numerics must be possible with `task` and the batches of `sources`.
 
     Exact numerics need a task and batches with an exact version. An `Exact` instance must belong to this communicator.
     """
@@ -82,7 +82,7 @@ def check_numerics(numerics, comm, task, *sources):
 
 
 def rows_of(graph, x, labels, task, splits):
-    """Return the row numbers of each split; raise an error if x, labels or a split does not fit the graph or the task."""
+    """Return {split: row numbers}, checked: x, labels and each of `splits` must fit the graph, and labels the task."""
     nodes = getattr(graph, "nodes", graph)  # the rows of a GraphSet or a LinkGraph are graphs or links
     if isinstance(x, dict) and not isinstance(nodes, NodeType):
         raise ConfigError("x is a dict by node type, but graph is not a node type of a HeteroGraph, such as "
@@ -103,7 +103,7 @@ def rows_of(graph, x, labels, task, splits):
 
 
 def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
-    """Return a loss that checks the model's output before it computes `loss`."""
+    """Return a loss that first checks the output of the model named `model`, and then computes `loss`."""
 
     def share(output, targets, rows, count):
         check_output(output, model, len(targets), n_classes)
@@ -128,5 +128,5 @@ def check_output(output, model, n_rows, n_classes):
 
 
 def each_x(x):
-    """Yield (name in error messages, tensor) for x, or for each entry if x is a dict."""
+    """Yield (name in error messages, tensor) for the input rows x, or for each entry if x is a dict by node type."""
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]

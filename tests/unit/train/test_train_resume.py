@@ -231,8 +231,8 @@ def test_the_identity_sees_every_change(change, tmp_path):
 
 
 def test_no_features_and_float64():
-    assert identity._multiples(np.zeros((3, 0), np.float32)).tolist() == [0, 0, 0]
-    assert len(set(identity._multiples(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, -2.0]])).tolist())) == 3
+    assert identity._hash_rows(np.zeros((3, 0), np.float32)).tolist() == [0, 0, 0]
+    assert len(set(identity._hash_rows(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, -2.0]])).tolist())) == 3
 
 
 def test_other_data_in_the_same_place_is_refused(tmp_path, go_on):
