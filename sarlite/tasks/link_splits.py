@@ -172,7 +172,7 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return (pairs, split codes) from the files of pairs `val` and `test` or, unless None, from `table`, such as "FILE,split=COLUMN".
+    """Return (pairs of `ends` nodes, split codes) from files `val`, `test` or, unless None, from `table`, such as "FILE,split=COLUMN".
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Return (pairs, split codes) of the table `spec`, by its split column, or by its times with shares `val` and `test`."""
+    """Return (pairs of `ends` nodes, split codes) of table `spec`, by its split column, or by its times with shares `val` and `test`."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:

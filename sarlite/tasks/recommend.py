@@ -164,14 +164,14 @@ def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, ha
     return higher - (~(itself <= limit) + 0.5 * (itself == limit))[:, 0]
 
 
-def _links_of_sources(order: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
-    """Return (indices of links with sources in `source_slice`, position of each one's source in the slice), by `order` and `starts`.
+def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
+    """Return (indices of links with sources in `source_slice`, position of each one's source in it), from links sorted by source.
 
-    `order` sorts the links by source, and `starts` has the position of each source's first link in this order.
+    `starts` has the position of each source's first link in `links_by_source`.
     """
     counts = np.diff(starts)[source_slice]
     first = starts[min(source_slice.start, len(starts) - 1)]
-    return order[first : first + counts.sum()], np.repeat(np.arange(len(counts)), counts)
+    return links_by_source[first : first + counts.sum()], np.repeat(np.arange(len(counts)), counts)
 
 
 class _Columns:

@@ -80,7 +80,7 @@ def threshold_rule(text: str) -> ThresholdRule:
 
 
 def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the threshold, a probability, that `rule` selects by scores and labels of all ranks; None if none fits. Collective.
+    """Return the threshold, a probability, that `rule` selects by all ranks' scores and mask `positive`; None if none fits. Collective.
 
     Parameters
     ----------

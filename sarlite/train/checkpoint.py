@@ -105,7 +105,7 @@ def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str,
 
 
 def _write(comm, path, tensors, metadata, *, trial=False, new=False):
-    """Write arrays of rank 0 and `_Owned` tensors of all ranks to a file; return its SHA-256 on rank 0, None elsewhere. Collective."""
+    """Write arrays of rank 0 and `_Owned` tensors of all ranks to a file, as `save`; return its SHA-256, on rank 0 only. Collective."""
     header = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
         open_ = lambda: held.enter_context(TensorWriter(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
@@ -520,7 +520,7 @@ def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointErro
 
 
 def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> CheckpointError | None:
-    """Return a CheckpointError if the checkpoint lacks rows of a `KeyedRows` among `row_maps`, which match rows by node name; else None."""
+    """Return a CheckpointError if the checkpoint has no row for a node name in `row_maps`, {parameter: map of rows}; else None."""
     for name, row_map in row_maps.items():
         if isinstance(row_map, KeyedRows) and row_map.n_missing:
             return CheckpointError(f"{name!r}: {row_map.n_missing} nodes have no row in the checkpoint")

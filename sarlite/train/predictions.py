@@ -222,7 +222,7 @@ def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: 
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the output paths for targets of the kind `form`: labels and probabilities for .npy files of classes or labels, else one path.
+    """Return the output paths for targets of the kind `form`: labels and probabilities for classes or labels as .npy, else `config.out`.
 
     Parameters
     ----------

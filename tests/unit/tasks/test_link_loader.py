@@ -89,7 +89,7 @@ def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
     """In a sum d / k of the d edges that are no seeds and the k picks of them: so the sum over these edges is unbiased."""
     trainer, links = made(Solo(), fanouts=(2,))
     loader = trainer.batches
-    (without,), part = loader._edges(links.train[:12]), loader._part.edges
+    (without,), part = loader._edges_to_omit(links.train[:12]), loader._part.edges
     batch = loader._batch(loader.sampler(np.arange(N), 0, [without]), 0, 0, pushes=False)
     (graph,) = batch.graphs
     dst, loops = np.repeat(np.arange(N), graph.in_degrees), part.edges.added_loops
