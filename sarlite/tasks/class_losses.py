@@ -112,7 +112,7 @@ def _class_number(value: object) -> int:
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Return the number of rows per class over all ranks, from this rank's `rows` of `targets`; n_classes None: per label. Collective.
+    """Return the number of rows per class over all ranks, counting `rows` of `targets`, or per label if n_classes is None. Collective.
 
     Parameters
     ----------

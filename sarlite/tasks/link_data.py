@@ -334,7 +334,7 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
 
 def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                       split: EdgeSplit) -> tuple[list[LinkEdges], list[Any]]:
-    """Return two lists by relation: `LinkEdges`, and functions (heads, tails) -> split codes. Arguments of `split_links`. Collective."""
+    """Return two lists by relation, from arguments of `split_links`: `LinkEdges`, functions (heads, tails) -> split codes. Collective."""
     link_sets, arguments = link_edges(linked_graph), (val, test, split)
     checked = together(linked_graph.graph.comm, lambda: [
         _split_source(edges, *(_of_relation(one, linked_graph, at) for one in arguments)) for at, edges in enumerate(link_sets)])
@@ -508,7 +508,7 @@ def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
 
 
 def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
-    """Return a function (head ids, tail ids) -> split codes, for the relation of `edges`; `source`: see `_split_source`. Collective."""
+    """Return a function (head ids, tail ids) -> split codes for the relation of `edges`, from `source` of `_split_source`. Collective."""
     comm, (one, other) = edges.nodes.comm, source
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]

@@ -78,9 +78,9 @@ def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
 
 
 def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
-    """Return {"batches": loader for training} and, if evaluation samples, "scoring"; `rows_alone`: rows without neighbours. Collective.
+    """Return {"batches": loader for training, of rows without neighbours if `rows_alone`} and, if evaluation samples, "scoring".
 
-    With `rows_alone`, "batches" is a RowLoader.
+    Collective. With `rows_alone`, "batches" is a RowLoader.
     """
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}

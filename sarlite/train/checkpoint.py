@@ -339,7 +339,7 @@ def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[s
 
 
 def _owned(trainer: Any, has_best: bool) -> dict[str, str]:
-    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks; `has_best`: the best epoch's, too.
+    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks; `has_best` adds the best epoch's.
 
     Such tensors are the parameter itself, its values in the best epoch, and the optimizer's state for the parameter.
     """

@@ -99,7 +99,7 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the sizes (a `Shape`) of full-batch training on `part`; `label_inputs`: labels are inputs. None without a cost formula.
+        """Return the sizes (a `Shape`) of full-batch training on `part`, or None if no formula fits; `label_inputs` adds input columns.
 
         The model, the kind of graph and the mode must have a formula.
         """

@@ -42,7 +42,7 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return how a run uses edge values: by two options or, if None, by model class `cls` and the data; `signed`: weights may be negative.
+    """Return how a run uses edge values: by two options or, if None, by model class `cls` and the data; `signed` allows negative weights.
 
     Parameters
     ----------

@@ -522,7 +522,7 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact`: exact moments in batch norms.
+        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact` asks for exact batch-norm moments.
 
         Exact moments are used only after training on sampled batches, in an evaluation of the full graph.
         """
