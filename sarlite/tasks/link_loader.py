@@ -185,7 +185,7 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
-        """Return, by edge set, the positions of edges that join the ends of links `link_rows`, so that a model cannot see the links.
+        """Return, by edge set, the positions of edges to leave out: they join the ends of links `link_rows` and would give the links away.
 
         Collective. The positions are those among this rank's edges. The result is None if links have labels. The edges
         connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to

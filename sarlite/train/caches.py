@@ -101,7 +101,7 @@ def files(folder):
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Load this rank's caches as `caches`, the checkpoint's entry, lists them; return None, or why the files do not fit. Collective.
+    """Load this rank's caches from the files listed in `caches`, the checkpoint's entry; return None, or why they do not fit. Collective.
 
     Parameters
     ----------

@@ -156,7 +156,9 @@ def _read_nodes(file: str, end: Ends) -> Array:
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return the request for pairs in `file` with local sources, and `with_negatives` theirs; rank 0 sends `at_once` at a time. Collective.
+    """Return the request for this rank's pairs in `file`, and negatives if `with_negatives`; rank 0 sends `at_once` at a time. Collective.
+
+    A pair belongs to the rank that owns its source.
 
     Parameters
     ----------
@@ -302,7 +304,7 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
 
 
 def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: int) -> list[Any]:
-    """Return the columns of names in table rows first .. last - 1: node; if `links`: source, relation if several, and destination.
+    """Return the name columns of table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and destinations.
 
     `ids` are the nodes or pairs of all rows; None means all nodes.
     """

@@ -114,7 +114,7 @@ def _events(rank, spans):
 
 
 def _free_track(ends: list[int], begin: int, end: int) -> int:
-    """Return the index of the first track that is free at time `begin`; set the time in `ends` when it is free again to `end`.
+    """Return the index of the first track that is free at `begin`, as ends[i] <= begin, or of a new one; set ends[i] to `end`.
 
     `ends` has the time at which each track becomes free.
     """
