@@ -15,7 +15,7 @@ from sarlite.nn import Dropout
 
 
 class GATConv(AttentionConv):
-    """Graph attention layer: for each head h'_i = sum_j a_ij z_j, with z = W h and scores of source and destination.
+    """Graph attention layer: for each head h'_i = sum_j a_ij z_j, z = W h; a_ij is a softmax over j of scores of nodes i and j.
 
     a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)). With edge weights h'_i = sum_j w_ij a_ij z_j.
 

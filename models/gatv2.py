@@ -14,10 +14,9 @@ from sarlite.nn import Dropout, Linear, Parameter, glorot
 
 
 class GATv2Conv(Conv):
-    """Graph attention layer with dynamic scores: for each head h'_i = sum_j a_ij z_j.
+    """Graph attention layer with dynamic scores: for each head h'_i = sum_j a_ij z_j with a_ij = softmax_j(a . leaky_relu(z_j + q_i)).
 
-    a_ij = softmax_j(a . leaky_relu(z_j + q_i)), z = W_src h + b_src and q = W_dst h + b_dst. With edge weights
-    h'_i = sum_j w_ij a_ij z_j.
+    z = W_src h + b_src and q = W_dst h + b_dst. With edge weights h'_i = sum_j w_ij a_ij z_j.
 
     Parameters
     ----------

@@ -165,7 +165,7 @@ class RGCN(nn.Module):
                                          for name in types})
 
     def _conv(self, n_in: Mapping[str, int], n_out: int, graph: HeteroGraph, types: Sequence[str], is_last: bool, **options: Any) -> Any:
-        """Return a layer from input rows, `n_in` wide by node type, to rows of the node types `types`, `n_out` wide."""
+        """Return a layer from input rows, `n_in` wide by node type, to rows of `types`, `n_out` wide; the last layer has a bias."""
         return RGCNConv(n_in, n_out, graph.into(types), types, bias=is_last, **options)
 
     def first_layer(self) -> list[nn.Module]:
@@ -234,7 +234,7 @@ class RelationalInput(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
-        """Return {node type: input rows of the first layer, (n, width)} from features `x`, for the batch's row numbers `rows` or all rows.
+        """Return {node type: input rows of the first layer, (n, width)} from features `x`, for the batch's `rows` by type, or all rows.
 
         Parameters
         ----------

@@ -112,7 +112,7 @@ def _shape(width, n_out):
 
 
 def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
-    """Raise an error if `head` is not `width` wide, or if `relation` is passed or missing although `several_outputs` forbids it.
+    """Raise an error if `head` is not `width` wide, or if `relation` does not suit a decoder with, or without, `several_outputs`.
 
     `several_outputs` is True if the decoder has a learned row for each relation or label. Then `relation` may be missing
     only if each head has one tail; else it must be None.
@@ -156,7 +156,7 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all.
+        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out).
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -194,7 +194,7 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
+        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -221,7 +221,7 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
+        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -257,7 +257,7 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
+        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -298,7 +298,7 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of heads with c tails each by output relation[i] for link i; if None by the only one or, (n, n_out), all."""
+        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's output, None the only output, or all: (n, n_out)."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:

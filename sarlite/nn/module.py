@@ -88,7 +88,7 @@ class Parameter(Tensor):
         return _grad.__get__(self)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add a gradient that is not 0 in some rows only to `grad`, and append the indices of these rows to `touched`."""
+        """Add `gradient`, which is 0 except in some rows, to `grad`, and append the indices of these rows to `touched`."""
         if self.touched is None:
             super().add_rows(gradient)
         else:

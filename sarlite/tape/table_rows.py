@@ -64,7 +64,7 @@ class TableRows(Tensor):
         return TableRows(rows, rows.array)
 
     def gathered(self) -> Array:
-        """Return the copy of the rows, (n, ...), which the first call makes."""
+        """Return the rows as an array, (n, ...), which the first call copies from the table."""
         if self._copy is None:
             self._copy = self._gather()
         return self._copy

@@ -185,7 +185,7 @@ class Tensor:
                 accumulate(leaf, cell)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add a gradient that is not 0 in some rows only to `grad`. A subclass may avoid work for the other rows."""
+        """Add `gradient`, which is 0 except in some rows, to `grad`. A subclass may avoid work for the other rows."""
         accumulate(self, [gradient.array()])
 
     def _seed(self, g: "Operand | None") -> Array:
