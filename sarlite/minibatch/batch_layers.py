@@ -124,19 +124,19 @@ class TypedRows:
 
 
 def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, relations: Sequence[int],
-                 lasting: bool) -> list[PickedGraph]:
+                 used_again: bool) -> list[PickedGraph]:
     """Return a graph for each relation index in `relations`; their sources have node type number `source` and are fetched together.
 
-    The indices are those of `part.sets` and `layer.sets`. `lasting` is True for a batch that is used again.
+    The indices are those of `part.sets` and `layer.sets`. `used_again` is True for a batch that serves several steps.
     """
     picked = [typed.picked(layer.sets[k]) for k in relations]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     base = part.relations[source][0].schedule
     order: Any  # columns of the halo rows in the order of the plan
     if layer.exchange is None:
-        plan, transport, order = one_block(part, picked, local, lasting), part.local_transport, ()
+        plan, transport, order = one_block(part, picked, local, used_again), part.local_transport, ()
     else:
-        needs = _needs(part, layer, typed, source, picked, local, halo, lasting)
+        needs = _needs(part, layer, typed, source, picked, local, halo, used_again)
         plan, transport = base.mode.plan(needs, base.transport.prefetch), base.transport
         shares = share(halo, part.owners(halo - part.n_local))
         order = np.concatenate([shares[q] for q in needs.order])
@@ -149,12 +149,12 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
             sizes = int(total[source]), int(total[n + edges.to]), int(total[2 * n + k])
         dst_rows = local[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
         graphs.append(PickedGraph(edges, picks, local, dst_rows, schedule, relation_index=index, halo=halo, brought=order,
-                                  sizes=sizes, lasting=lasting))
+                                  sizes=sizes, lasting=used_again))
     return graphs
 
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
-           lasting: bool) -> Needs:
+           used_again: bool) -> Needs:
     """Return the rows of node type number `source` that ranks exchange for `layer`; `picked` lists its sampled edges by relation."""
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
@@ -167,14 +167,14 @@ def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked:
         needs = [numbers[of == source] for numbers, of in zip(needs, share(kinds, each))]
     asked = [typed.keep(source, numbers) for numbers in exchange.asked]
     first = len(local_rows) + np.asarray(starts)  # column of each owner's first row
-    cuts = [_by_owner(numbers, first, rank, size, lasting) for numbers in picked]
+    cuts = [_by_owner(numbers, first, rank, size, used_again) for numbers in picked]
     return Needs(rank, offsets, cuts, needs, asked, src_ids)
 
 
-def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, lasting: bool) -> EdgesByOwner:
+def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, used_again: bool) -> EdgesByOwner:
     """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to column first[0] - 1, rank q from first[q] on.
 
-    `first` has column numbers. `lasting` is True for a batch that is used again.
+    `first` has column numbers. `used_again` is True for a batch that serves several steps.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(n_ranks))
@@ -183,4 +183,4 @@ def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, lasting: bo
     where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]
     where[rank] = order[: ends[1]]
     edges = [picked.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]
-    return EdgesByOwner(InEdges(picked.indptr, picked.columns), where, edges, lasting=lasting, grouped=False)
+    return EdgesByOwner(InEdges(picked.indptr, picked.columns), where, edges, lasting=used_again, grouped=False)

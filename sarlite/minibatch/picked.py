@@ -418,12 +418,12 @@ class TypeRows:
         self.comm, self.node_type, self.dst_ids, self.n_dst = comm, node_type, dst_ids, len(dst_ids)
 
 
-def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
+def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, used_again: bool) -> Plan:
     """Return the plan of a layer without peers: one block of the edges `picked`, a list by relation, whose sources are the local `rows`.
 
-    `lasting` is True if transposes are stored as long as the block.
+    `used_again` is True if transposes are stored as long as the block.
     """
-    blocks = [_OneBlock(picks, part, rows, lasting) for picks in picked]
+    blocks = [_OneBlock(picks, part, rows, used_again) for picks in picked]
     pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)
     return Plan(len(rows), pieces, pieces)
 
@@ -434,9 +434,9 @@ class _OneBlock(Edges):
     rows = positions = None
     offset = source = 0
 
-    def __init__(self, picked, part, rows, lasting):
+    def __init__(self, picked, part, rows, used_again):
         self.indptr, self.indices, self.n_dst = picked.indptr, picked.columns, len(picked.indptr) - 1
-        self._part, self._of, self.lasting = part, rows, lasting
+        self._part, self._of, self.lasting = part, rows, used_again
 
     @property
     def n_src(self):

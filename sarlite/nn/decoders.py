@@ -156,7 +156,7 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out).
+        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several.
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -194,7 +194,7 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
+        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -221,7 +221,7 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
+        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -257,7 +257,7 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's learned row, None the only row, or all: (n, n_out)."""
+        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -298,7 +298,7 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of n heads with c tails each; relation[i] is link i's output, None the only output, or all: (n, n_out)."""
+        """Return scores (n, c) of c tails per head, by output relation[i]; without `relation` by all outputs, (n, n_out) if several."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:

@@ -390,7 +390,7 @@ def _of_values(operation, x, targets, rows, count, weight, reduction):
     return mean_share(losses, count) if reduction == "mean" else apply("share", losses)
 
 
-def _broadcast(name, array, shape):
+def _broadcast(name: str, array: Array, shape: tuple[int, ...]) -> Array:
     """Return a view of `array` broadcast to `shape`; raise a ShapeError that names `name` if the shapes do not fit."""
     try:
         return np.broadcast_to(array, shape)
