@@ -31,7 +31,7 @@ def check_array(name: str, data: ArrayLike) -> Array:
 
 
 def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
-    """Return (indptr as int64, indices as integers), with `n_rows` rows if it is given; whether they are a CSR is checked later.
+    """Return (int64 `indptr`, integer `indices`) of a CSR; if `n_rows` is given, check that indptr has n_rows + 1 entries, and no more.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) 
 
 
 def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
-    """Raise a DataError, which names `name`, on every rank if an id occurs twice among the `ids` of all ranks. Collective.
+    """Raise a DataError on every rank if an id occurs twice in the `ids` of all ranks together; the error calls them `name`. Collective.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
 
 
 def check_rows(name: str, x: Tensor, n_ranks: int) -> None:
-    """Raise a ConfigError if `x` is the same on several ranks, as a Parameter without ids is, but must have each rank's own rows.
+    """Raise a ConfigError naming `name` if tensor `x` is replicated, where each of `n_ranks` ranks must pass its own rows.
 
     On one rank with fast numerics a replicated tensor is accepted, because it has a row for each node of the graph.
 
@@ -92,7 +92,7 @@ def check_rows(name: str, x: Tensor, n_ranks: int) -> None:
 
 def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
                      n_nodes: Mapping[str, int]) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
-    """Return (edge lists as arrays, numbers of nodes as ints), checked; an error names the relation."""
+    """Return ({relation: (src, dst) arrays}, {node type: number of nodes}), both checked; a DataError names the relation at fault."""
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
         raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
                           "and {type: number of nodes}")
@@ -107,7 +107,7 @@ def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
 
 def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
                         edge_ids: Mapping[Relation, ArrayLike] | None) -> RelationArrays:
-    """Return the arguments of `HeteroGraph.from_part`, checked, as three dicts of arrays: in-edges, node ids and edge ids."""
+    """Check one rank's CSR `edges` and ids; return ({relation: in-edges}, {node type: node ids}, {relation: edge ids, if passed})."""
     if not all(isinstance(argument, Mapping) for argument in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
     checked_nodes = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
@@ -126,7 +126,7 @@ def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], 
 
 
 def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, int]) -> None:
-    """Raise a DataError unless each relation is a CSR whose sources ascend in each row and are nodes of the source type."""
+    """Raise a DataError unless each relation is a CSR whose rows list sources in ascending order, all below the source type's `n_nodes`."""
     for relation, part in in_edges.items():
         error = find_error(part, n_nodes[relation[0]])
         if error is None and not is_sorted(part.indptr, part.indices):
@@ -143,7 +143,7 @@ def check_relation(relation: object) -> None:
 
 def _check_each(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], types: Mapping[str, object],
                 check: Callable[[Relation, ArrayLike, ArrayLike], T]) -> dict[Relation, T]:
-    """Return {relation: check(relation, *its two arrays)}; the relations' node types must be in `types`. Errors name the relation."""
+    """Return {relation: check(relation, first array, second array)}; `types` has the valid node types. Errors name the relation."""
     checked = {}
     for relation, arrays in edges.items():
         check_relation(relation)

@@ -81,7 +81,7 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build the data of an undivided graph from edges src[k] -> dst[k]: square with `n_nodes`, bipartite with `n_src` and `n_dst`."""
+    """Build a graph's data from edges src[k] -> dst[k], bipartite with `n_src` and `n_dst`; flags add reverses, loops, drop duplicates."""
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
@@ -107,28 +107,28 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
     return parts._replace(ambiguous_edge_count=n_added if len(origin) == len(sources) else 0)
 
 
-def _edge_index(origin: Array, n_input: int) -> Array:
-    """Return each edge's index into edge values: edges of the caller, where `origin` >= 0, come first, in order; then added edges.
+def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
+    """Return each edge's index into edge values, where the caller's edges stand first and added edges (`caller_index` < 0) follow.
 
     Parameters
     ----------
-    origin : (n_edges,) int array
+    caller_index : (n_edges,) int array
         Index of each edge in the caller's edge list; negative for an added edge.
-    n_input : int
+    n_caller_edges : int
         Length of the caller's edge list.
     """
-    from_caller = origin >= 0
-    remains = np.zeros(n_input, bool)
-    remains[origin[from_caller]] = True
-    index = np.empty_like(origin)
-    index[from_caller] = (np.cumsum(remains) - 1)[origin[from_caller]]
-    index[~from_caller] = np.arange(np.count_nonzero(remains), len(origin))
+    from_caller = caller_index >= 0
+    remains = np.zeros(n_caller_edges, bool)
+    remains[caller_index[from_caller]] = True
+    index = np.empty_like(caller_index)
+    index[from_caller] = (np.cumsum(remains) - 1)[caller_index[from_caller]]
+    index[~from_caller] = np.arange(np.count_nonzero(remains), len(caller_index))
     return index
 
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build an undivided graph's data from a CSR whose row i lists the sources of i's in-edges, or from a sparse matrix of ones."""
+    """Build a graph's data from a CSR of each node's sources or a sparse matrix; CSR entry k is edge edge_index[k]; `n_src`: bipartite."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
@@ -140,14 +140,14 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of an undivided graph, edge weights in the order of `matrix.tocoo()`) from a sparse matrix."""
+    """Return (data of a graph with an edge j -> i for each stored a[i, j], values in `tocoo()` order); bipartite with `n_src` sources."""
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of an undivided graph, edge weights from the attribute `weight`) from a networkx graph."""
+    """Return (data of an undivided graph, edge weights from the attribute `weight`, or ones if it is None) from a networkx graph."""
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
@@ -183,7 +183,7 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Build this rank's part of a graph from the in-edges of its nodes, after all ranks checked the arguments together. Collective."""
+    """Return this rank's GraphParts from a CSR of its nodes' in-edges and from ids, after the ranks checked the arguments. Collective."""
     comm = wrap(comm)
     options.check(comm)
 
@@ -209,7 +209,7 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Build the data of this rank's Graph: find out which rows the ranks need from each other, and plan the exchange.
+    """Plan the exchange of rows and return this rank's GraphParts; `sorted_by_id` allows edge values in the order of the edge ids.
 
     Collective.
 
@@ -253,7 +253,7 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return (edges, None), with edge values in the order of the ids, if the distinct ids are 0 .. n - 1 in any order.
+    """Return (edges numbered by `ids`, None) if the edge ids are a permutation of 0 .. n - 1; else return (edges, ids) unchanged.
 
     Otherwise return (edges, ids) unchanged. If the ids are 0 .. n - 1, this rank has all edges, and edge values in the
     order of the ids need no indexing by ids.
@@ -264,6 +264,6 @@ def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
 
 
 def _global_ids(rank: int, counts: list[int], ids: Array | None) -> Array:
-    """Return the global ids of this rank's rows: `ids`, or by default row numbers, where rank p has counts[p] rows."""
+    """Return the global ids of this rank's rows: `ids`, or if None, consecutive row numbers, where rank p has counts[p] rows."""
     first = sum(counts[:rank])
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)

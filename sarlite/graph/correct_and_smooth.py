@@ -98,7 +98,7 @@ class CorrectAndSmooth:
 
     def __call__(self, graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice,
                  edge_weight: ArrayLike | None = None) -> Array:
-        """Return scores of this rank's rows: the model's `probabilities`, corrected by training labels and smoothed along edges.
+        """Return (n_dst, n_classes) scores: `probabilities`, corrected by the `labels` of the rows `train`, smoothed along weighted edges.
 
         Collective.
 
@@ -157,10 +157,10 @@ class CorrectAndSmooth:
         return _iterated(propagation, first, self.smooth_alpha, self.smooth_iterations, _clipped(0, 1))
 
 
-def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
+def _iterated(propagation: Propagation, start: Array, alpha: float, iterations: int,
               after: Callable[[Array], object]) -> Array:
-    """Iterate X <- (1 - alpha) first + alpha S X from X = `first`; `propagation(X)` is S X, and `after(X)` changes iterates in place."""
-    x, share = first, (1 - alpha) * first
+    """Return the last iterate of X <- (1 - alpha) start + alpha S X, where propagation(X) is S X and after(X) changes iterates in place."""
+    x, share = start, (1 - alpha) * start
     for _ in range(iterations):
         x = propagation(x)
         x *= alpha
@@ -173,14 +173,14 @@ def _clipped(low, high):
     return lambda x: np.clip(x, low, high, out=x)
 
 
-def _scales(spread, sigma):
+def _scales(spread: Array, sigma: float) -> Array:
     """Return sigma / |row|_1 for each row of `spread`, (n, 1); 1 if the ratio is above `MOST_SCALE` or the norm is 0."""
     norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
-def _checked(graph, probabilities, labels, train):
-    """Return (checked probabilities, row numbers of the training rows `train`, their labels as one-hot rows)."""
+def _checked(graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice) -> tuple[Array, ...]:
+    """Check the arguments of a call; return (probabilities, row numbers of the training rows, one-hot labels of the training rows)."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
@@ -201,7 +201,7 @@ def _checked(graph, probabilities, labels, train):
 
 
 def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> None:
-    """Raise a DataError, naming `where` and the row's id, unless each row of `z` has finite, non-negative values that sum to 1.
+    """Raise a DataError, naming `where` and the row's id in `ids`, unless the values of each row of `z` are 0 or more and sum to 1.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The rows of a layer's destination nodes, taken from its source rows, of which they are the first."""
+"""Function that takes the rows of a layer's destination nodes from the layer's source rows, where the destinations come first."""
 
 from sarlite.tape import Tensor, apply
 from sarlite.tape.table_rows import TableRows

@@ -8,7 +8,7 @@ from sarlite.types import Array
 
 
 def tables_reader() -> Any:
-    """Return the module that reads edges from tables for all of sarlite, imported when a table is read.
+    """Import and return the module `sarlite.data.tables.edge_lists`, which reads edges from tables.
 
     The module belongs to `sarlite.data`, which builds on graphs, so graphs cannot import it with their own modules.
     """
@@ -16,7 +16,7 @@ def tables_reader() -> Any:
 
 
 def make_frame(columns: Mapping[str, Array], features: Array | None) -> object:
-    """Return a pandas.DataFrame of `columns`, and of columns "edge_0", "edge_1", ... for the columns of `features`."""
+    """Return a pandas.DataFrame of `columns` and, if `features` is given, a column "edge_0", "edge_1", ... for each of its columns."""
     import pandas
 
     of_edges = () if features is None else features.T

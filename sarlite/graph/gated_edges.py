@@ -1,4 +1,4 @@
-"""Graphs whose messages are multiplied by a learnable gate on each edge: how much a model's output depends on an edge.
+"""Graphs that multiply each message by a learnable gate on its edge, to measure how much a model's output depends on the edge.
 
 A gate of 1 leaves an edge as it is, and a gate of 0 makes its message 0. Degrees, and the sums that a softmax divides by,
 stay those of all edges, so the output is a continuous function of the gates. Graphs are whole: no rows come from peers.
@@ -28,7 +28,7 @@ AnyMessage = fn.BuiltIn | fn.MessageFunction
 
 
 def gated(graph: Graph | NodeType, gates: Gates) -> Any:
-    """Wrap a graph so that every message of a model that runs on it is multiplied by its edge's learnable gate.
+    """Wrap a graph so that each message is multiplied by its edge's gate; `gates` maps a relation (None for a Graph) to (n_edges,) gates.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class _GatedRelations(StandIn):
 
 
 def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -> tuple[fn.BuiltIn, str]:
-    """Return (message, reducer) that aggregate `message` times each edge's `gate` over `graph`, which one rank holds."""
+    """Return (message, reducer) that aggregate over `graph` like the arguments, but with each edge's message multiplied by its `gate`."""
     if isinstance(message, fn.Linear):
         message = fn.copy_src(message.x @ message.weight)
     if isinstance(message, fn.CopySrc) and reducer in SUMS:
@@ -139,7 +139,7 @@ def _gated_sum(graph: LayerGraph, x: Tensor, reducer: str, gate: Tensor) -> tupl
 
 
 def _attend(message: fn.AttendLinear) -> fn.Attend:
-    """Rewrite an `AttendLinear` message as `Attend`: multiply the rows by the weights before the aggregation."""
+    """Return an equal `Attend` message for an `AttendLinear` message: its rows are multiplied by the weights beforehand."""
     n_heads, dst = message.src_weight.shape[1], message.dst
     z = (message.x @ message.weight).reshape(len(message.x), n_heads, message.weight.shape[1] // n_heads)
     dst = dst if message.dst_weight is None else dst @ message.dst_weight

@@ -100,7 +100,7 @@ class Graph(LayerGraph):
     def from_edges(cls, src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
-        """Make an undivided graph from edges src[k] -> dst[k]: square with `n_nodes`, bipartite with `n_src` and `n_dst`.
+        """Make a whole graph of edges src[k] -> dst[k] (bipartite with `n_src`, `n_dst`); flags add reverse edges, loops, drop duplicates.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Graph(LayerGraph):
     @classmethod
     def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
-        """Make an undivided graph from a CSR by destination, or a sparse matrix of ones: row i lists the sources of i's in-edges.
+        """Make a whole graph from a CSR of each node's sources, or a sparse matrix; CSR entry k is edge edge_index[k]; `n_src`: bipartite.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-        """Return (undivided graph, edge weights): an edge j -> i for each stored entry a[i, j]; bipartite with `n_src` sources if given.
+        """Return (undivided graph with an edge j -> i for each stored entry a[i, j], edge weights); bipartite with `n_src` sources.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_networkx(cls, graph: object, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-        """Make an undivided graph from a networkx graph; `weight` names the edge attribute with weights.
+        """Return an undivided graph from a networkx graph or, if `weight` names an edge attribute, (undivided graph, edge weights).
 
         Row i is the i-th node of `graph.nodes`.
 
@@ -253,7 +253,7 @@ class Graph(LayerGraph):
     def from_pandas(cls, edges: object, src: str = "src", dst: str = "dst", *, weight: str | None = None,
                     features: Iterable[str] = (), nodes: object = None, id: str = "id", undirected: bool = False,
                     fill: str | int | None = None, on_unknown: str = "refuse") -> "Graph":
-        """Make an undivided graph from a table of edges, whose columns `src` and `dst` hold strings or any integers as node ids.
+        """Make a graph from a table of edges with the named columns; the table `nodes` lists all nodes; `fill` replaces missing values.
 
         Parameters
         ----------
@@ -317,7 +317,9 @@ class Graph(LayerGraph):
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
-        """Make this rank's part of a graph from its nodes' in-edges, a CSR whose indices are row numbers over all ranks. Collective.
+        """Make this rank's part of a graph from its nodes' in-edges, a CSR, and from ids; options from `mode` on are of the row exchange.
+
+        Collective.
 
         Row numbers count the nodes of all ranks, rank after rank: rank p's first node has the row number that follows
         the last node of rank p - 1. No rank holds an array of n_nodes entries.
@@ -367,7 +369,9 @@ class Graph(LayerGraph):
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
-        """Return this rank's part of a graph that every rank holds undivided; `parts` is a method or each node's rank. Collective.
+        """Return this rank's part by `parts` (a method or ranks of nodes), rows in `order`; from `mode` on, options of the row exchange.
+
+        Collective.
 
         Parameters
         ----------
@@ -429,7 +433,7 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, graph.edge_ids)
 
     def subgraph(self, mask: Array, edges: InEdges | None = None) -> "Graph":
-        """Return the graph of all nodes and of this rank's in-edges that `mask` selects, with their edge values. Collective.
+        """Return the graph of all nodes and the in-edges where `mask` is True; `edges` is `in_edges()`, if already computed. Collective.
 
         Parameters
         ----------
@@ -460,7 +464,7 @@ class Graph(LayerGraph):
 
     def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None,
                          time: ArrayLike | None = None) -> "Graph":
-        """Return a copy of this graph with weights, features and times on its edges, or with none. Collective.
+        """Return a copy of this graph whose edges have these weights, features and times; None removes a kind of values. Collective.
 
         Let A_ij be the weight of the edge from j to i, and d_i = sum_j A_ij the weighted degree of node i. Sums of
         `fn.copy_src` and `fn.linear` multiply by the weights: "sum" is sum_j A_ij x_j, "mean" is sum_j A_ij x_j / d_i,
@@ -508,7 +512,7 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Return this graph with edge values of `other`: edge k gets the weight, features and time of its edge index[k].
+        """Return this graph with edge values of `other`: edge k gets the weight, features and time of edge index[k] of `other`.
 
         If `other` has no edge values, the graph itself is returned.
 
@@ -522,7 +526,7 @@ class Graph(LayerGraph):
         return self if all(array is None for array in values) else self.with_edge_values(*values)
 
     def full_precision(self) -> "Graph":
-        """Return this graph with row_dtype "float32", so that aggregations round no rows."""
+        """Return this graph with row_dtype "float32", so that aggregations exchange rows without rounding."""
         if not self.schedule.row_format.is_narrow:
             return self
         graph = self.copy_without_memo()
@@ -568,7 +572,7 @@ class Graph(LayerGraph):
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective.
+        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective.
 
         Parameters
         ----------
@@ -610,7 +614,7 @@ class Graph(LayerGraph):
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
     def out_edges(self) -> tuple[Array, Array]:
-        """Return the out-edges of this rank's source rows as a CSR. Collective.
+        """Return the out-edges of this rank's source rows as a CSR (indptr, row numbers of destinations in the whole graph). Collective.
 
         Returns
         -------
@@ -708,10 +712,10 @@ class Graph(LayerGraph):
         """
         return frames.make_networkx(self.ids, *self._edge_ends("to_networkx"), self.edge_weight)
 
-    def _edge_ends(self, name: str) -> tuple[Array, Array]:
-        """Return (source id, destination id) arrays of all edges, in the order of edge values; `name` is for the error."""
+    def _edge_ends(self, method_name: str) -> tuple[Array, Array]:
+        """Return (source ids, destination ids) of all edges, in the order of edge values; the error for a part names `method_name`."""
         if self.comm.size > 1 or self.bipartite:
-            raise ConfigError(f"{name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
+            raise ConfigError(f"{method_name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
         edges = self.in_edges()
         src, dst = edges.indices, destinations(edges.indptr)
         if edges.numbers is not None:
@@ -720,8 +724,9 @@ class Graph(LayerGraph):
         return self.ids[src], self.ids[dst]
 
 
-def _unpickled(edges, dst_ids, src_ids, edge_ids, options, facts):
-    """Return the undivided graph that was pickled: the arguments are the ones that `Graph.__reduce__` stored."""
+def _unpickled(edges: InEdges, dst_ids: Array, src_ids: Array | None, edge_ids: Array | None, options: Options,
+               facts: dict[str, Any]) -> Graph:
+    """Rebuild the undivided graph that `Graph.__reduce__` pickled; `facts` are further fields of GraphParts."""
     n_src = None if src_ids is None else len(src_ids)
     return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,
                                   options=options)._replace(**facts))

@@ -1,6 +1,6 @@
 """GraphSet: many graphs, stored as one graph of all nodes and the list of nodes of each graph."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class GraphSet(Unchanging):
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int | None = None, seed: int = 0) -> "GraphSet":
-        """Make a set of graphs from one `graph` of all nodes, where node i is in graph graph_ids[i]. Collective.
+        """Make a GraphSet of `graph`, whose node i is in graph graph_ids[i]; with `comm`, divide graphs among ranks by `parts`. Collective.
 
         With `comm`, make this rank's share of the set.
 
@@ -132,11 +132,11 @@ class GraphSet(Unchanging):
         return GraphSet, (self.nodes, edges.indptr, edges.indices, self.dst_ids)
 
     def layers(self, n: int) -> NoReturn:
-        """Raise a ConfigError, because a model that asks a graph for its layers outputs rows of nodes, not of graphs."""
+        """Raise a ConfigError, because a model that asks a graph for `n` layers outputs rows of nodes, not of graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return (batch of the graphs at `rows`, row numbers of the batch's nodes in this set, graph by graph). Collective.
+        """Return (GraphSet of this rank's graphs number `rows`, row in this set of each of their nodes, graph by graph). Collective.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class GraphSet(Unchanging):
         return GraphSet(graph.with_values_of(whole, numbers), _indptr(lengths), members_of, self.dst_ids[rows]), nodes
 
     def check_whole(self) -> None:
-        """Raise a ConfigError on every rank unless each node is in one graph, on the rank of the graph. Collective."""
+        """Raise a ConfigError on every rank unless each node is in exactly one graph and each graph is on a single rank. Collective."""
         first, members, edges = self._local()
         rows, sources = members.indices - first, edges.indices - first
         inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
@@ -201,59 +201,60 @@ class GraphSet(Unchanging):
         return self._local_edges
 
 
-def _checked(nodes, indptr, indices, graph_ids):
+def _checked(nodes: Graph, indptr: ArrayLike, indices: ArrayLike, graph_ids: ArrayLike) -> tuple[InEdges, Array]:
     """Return GraphSet's arguments, checked: (InEdges whose row g lists the nodes of graph g, ids of the graphs)."""
     _check_nodes(nodes)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
     return InEdges(*check_csr(indptr, indices, len(ids))), ids
 
 
-def _check_nodes(nodes):
+def _check_nodes(nodes: Graph) -> None:
     """Raise a ConfigError if the graph `nodes` is bipartite or rounds its rows, which a GraphSet does not support."""
     if nodes.bipartite or nodes.schedule.row_format.is_narrow:
         kind = "bipartite" if nodes.bipartite else f"with rows {nodes.schedule.row_format.name}"
         raise ConfigError(f"a GraphSet of a graph {kind} is not supported yet")
 
 
-def _graphs_of(graph, graph_ids, n_graphs):
-    """Return (checked `graph_ids`, (n_nodes,) int64; number of graphs, by default the largest id + 1)."""
+def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tuple[Array, int]:
+    """Check the arguments; return (number of each node's graph, (n_nodes,) int64; number of graphs, by default the largest + 1)."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
     if graph.comm.size > 1:
         raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
     _check_nodes(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
+    limit: dict[str, Any] = {} if stop is None else {"stop": stop}
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
-                              **({} if stop is None else {"stop": stop})).astype(np.int64)
+                              **limit).astype(np.int64)
     edges = graph.in_edges()
     whole_graphs.check_within(ids, edges.indices, destinations(edges.indptr))
     return ids, int(ids.max(initial=-1)) + 1 if stop is None else stop
 
 
-def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
-    """Return the MPI rank that gets each graph, (n_graphs,) int32; `parts` is a method or the ranks; `graph_of` is by node."""
+def _owners(graph: Graph, graph_of: Array, n_graphs: int, n_parts: int, parts: str | ArrayLike, seed: int) -> Array:
+    """Return the MPI rank of each graph, (n_graphs,) int32, by `parts`, a method or the ranks; node i is in graph graph_of[i]."""
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
     owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
     return owners.astype(np.int32)
 
 
-def _members(graph, graph_of, ids):
-    """Return (indptr, indices): the row numbers of the nodes of each graph in `ids`; graph_of[i] is node i's graph. Collective."""
+def _members(graph: Graph, graph_of: Array, ids: Array) -> tuple[Array, Array]:
+    """Return a CSR (indptr, indices) whose row k has the row numbers of graph ids[k]'s nodes; graph_of[i] is node i's graph. Collective."""
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
     rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
     indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
     return indptr[: len(ids) + 1], indices.astype(np.int64) + first
 
 
-def _rows_of(indptr, rows):
-    """Return (positions of the entries of the CSR rows `rows`, row after row; number of entries of each row)."""
+def _rows_of(indptr: Array, rows: Array) -> tuple[Array, Array]:
+    """Return (positions of the entries in the CSR rows `rows`, row after row; number of entries in each of these rows)."""
     lengths = np.diff(indptr)[rows]
     ends = _indptr(lengths)
     return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths
 
 
-def _indptr(lengths):
+def _indptr(lengths: Array) -> Array:
     """Return the CSR row pointers, (n + 1,) int64, of rows with these lengths."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 

@@ -107,7 +107,9 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int | None = None, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from an edge list for each relation; with `comm`, this rank's part of it, by the division `parts`. Collective.
+        """Make a graph from {relation: (src, dst)} or, with `comm`, this rank's part by `parts`; from `mode` on, options of row exchange.
+
+        Collective.
 
         Parameters
         ----------
@@ -164,7 +166,9 @@ class HeteroGraph(SharedState, RelationalLayer):
                     comm: CommLike | None = None, parts: TypedParts = "metis", mode: str | Mode = "sar",
                     prefetch: int | None = None, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
                     peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from a table of edges for each relation, whose columns `src` and `dst` hold node ids. Collective.
+        """Make a graph from {relation: table of edges} and {type: table of nodes}; `from_edges` explains the arguments from `comm` on.
+
+        Collective.
 
         The ids are strings or integers.
 
@@ -215,7 +219,7 @@ class HeteroGraph(SharedState, RelationalLayer):
                   edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make this rank's part of a graph from the in-edges of this rank's nodes, a CSR for each relation. Collective.
+        """Make this rank's part of a graph from {relation: CSR of in-edges} and ids; from `mode` on, options of row exchange. Collective.
 
         Row numbers count the nodes of a type on all ranks, rank after rank. No rank holds an array of n_nodes entries.
 
@@ -359,7 +363,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return {relation: self._parts.ids_of(relation) for relation in self.relations}
 
     def of(self, *node_types: str) -> "NodeType":
-        """Return the nodes of one type or of several types, which a `Trainer` and a model of one node type use.
+        """Return a NodeType: the nodes of the named types as one set, which stands for a graph in a `Trainer` and in a model.
 
         Parameters
         ----------
@@ -398,7 +402,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective."""
+        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective."""
         options = self.options._replace(row_dtype="float32")
         return schedule.make(self._parts.comm, needs, options, self.profile)
 
@@ -414,7 +418,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
-        """Build the exchanges that an aggregation over the relations in `chosen` uses, before its first call. Collective.
+        """Build the exchanges that an aggregation over the relations in `chosen` uses; return the plan of each exchange. Collective.
 
         Returns
         -------
@@ -424,7 +428,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return [fetch.schedule.plan for fetch in self._fetches_of(chosen)]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return {relation: graph} of the relations in `chosen`, one dict for each fetch of source rows they share.
+        """Return the graphs of the relations in `chosen`: a {relation: graph} for each set of relations that share a fetch of source rows.
 
         The first call is collective.
         """
@@ -440,7 +444,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
-        """Return the fetches of source rows that an aggregation over the relations in `chosen` makes.
+        """Return a RelationFetch for each set of relations in `chosen` that share a fetch of source rows.
 
         There is one fetch for each source type, or with `options.separate` one for each relation. The first call is
         collective.
@@ -467,13 +471,13 @@ class HeteroGraph(SharedState, RelationalLayer):
         return self.memo.get("evaluations", dict)
 
 
-def _unpickled(facts):
-    """Return the undivided graph that was pickled; `facts` are fields of HeteroParts, stored by `HeteroGraph.__reduce__`."""
+def _unpickled(facts: dict[str, Any]) -> HeteroGraph:
+    """Rebuild the undivided graph that `HeteroGraph.__reduce__` pickled; `facts` are fields of HeteroParts."""
     return HeteroGraph(HeteroParts(comm=Solo(), profile=Profile(), **facts))
 
 
 class NodeType(Unchanging):
-    """Nodes of one type or of several types of a `HeteroGraph`. Make one with `HeteroGraph.of`.
+    """Nodes of one type or of several types of a `HeteroGraph`, as one set that stands for a graph in a `Trainer`.
 
     A NodeType stands for a graph in a `Trainer`, in `nn.Activation` and in `nn.BatchNorm`. The rows of several types
     stand one type after the other, and ids count the nodes in the same order.
@@ -559,5 +563,5 @@ class NodeType(Unchanging):
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective."""
+        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective."""
         return self.graph.schedule_of(needs)

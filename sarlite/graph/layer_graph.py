@@ -192,7 +192,7 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
                   dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
-        """Return, for each destination, the `reducer`, such as "sum", of the messages on its in-edges, (n_dst, ...). Collective.
+        """Return each node's incoming messages, reduced: (n_dst, ...). `src`, `dst`, `edge` are inputs of a message function. Collective.
 
         out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
 
@@ -268,7 +268,7 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message function as tensors: all inputs in `src`, then in `dst`, then in `edge`.
+        """Return a message function's inputs as one list of tensors (`src`, then `dst`, then `edge`), checked; errors name `message`.
 
         Parameters
         ----------
@@ -332,7 +332,7 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of source rows, destination rows and edges of all ranks; they decide whether S (X W) or (S X) W is computed.
+        """Total numbers of source rows, destination rows and edges of all ranks, from which the cheaper order of sum and product is chosen.
 
         If the ranks did not count them, the result is (0, 0, 1): then the widths of X and W alone decide.
         """
@@ -403,7 +403,7 @@ class LayerGraph(SharedState):
         return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
 
     def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
-        """Return the factor of each edge's message in a weighted sum, (n_edges,); None for a graph without edge weights.
+        """Return the factor of each edge's message in the weighted reduction `reducer`, an (n_edges,) Tensor; None without edge weights.
 
         Collective. The factors are w_ij for "sum", w_ij / d_i for "mean" and w_ij / sqrt(d_i d_j) for "sym". They are
         stored, one number for each edge. "sym" fetches one number for each halo row, counted under "setup". Without
@@ -426,7 +426,7 @@ class LayerGraph(SharedState):
         return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
-        """Return each edge's factor by `reducer`: w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j), (n_edges,) float64. Collective."""
+        """Return each edge's factor in `reducer`: weight w, w / d_i or w / sqrt(d_i d_j) for degrees d, (n_edges,) float64. Collective."""
         assert self.edge_weight is not None
         if reducer == "sum":
             return self.edge_weight
@@ -445,7 +445,7 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return the factor of each sampled edge in `reducer`, for the edges of the full graph it stands for, (n_edges,) float64.
+        """Return a factor for each sampled edge that makes `reducer` estimate the full graph's result, (n_edges,) float64, or None.
 
         Return None if the edges of each row have one factor, which `scales` then returns.
 
@@ -469,7 +469,7 @@ class LayerGraph(SharedState):
     # ---- edges
 
     def of_columns(self, values: Array) -> list[Array]:
-        """Fetch the value of each CSR column of each block, halo rows included, from `values` of the local source rows. Collective.
+        """Return for each block of edges the values of its source rows, fetched where remote, from local `values`, (n_src,). Collective.
 
         Parameters
         ----------
@@ -490,7 +490,7 @@ class LayerGraph(SharedState):
 
     @property
     def blocks(self) -> list[Edges]:
-        """List of this graph's edges in each block: own rows' edges first, then peers'."""
+        """List with an `Edges` for each block of edges: first the edges out of this rank's rows, then the edges out of each peer's rows."""
         return [self.edges_of(block) for block in self.plan.blocks]
 
     @property

@@ -8,7 +8,6 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.graph.graph import Graph
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.shared_state import OutputRows, Unchanging
 from sarlite.operators import fn
@@ -101,7 +100,7 @@ class LinkGraph(Unchanging):
     (2, 2)
     """
 
-    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, graph: Graph | None = None,
+    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, graph: NodeRows | None = None,
                  comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None,
                  ranking: Ranks | None = None) -> None:
         self._graph: NodeRows = graph or nodes
@@ -123,7 +122,7 @@ class LinkGraph(Unchanging):
         return f"LinkGraph({self.n_dst} rows of {self.n_candidates} candidates, {self.nodes!r})"
 
     def layers(self, n: int) -> NoReturn:
-        """Raise a ConfigError, because a model that asks a graph for its layers outputs rows of nodes, not of links."""
+        """Raise a ConfigError, because a model that asks a graph for `n` layers outputs rows of nodes, not of links."""
         raise ConfigError("a LinkGraph's rows are links: give the model of nodes a decoder, nn.LinkPredictor(model, "
                           "nn.Dot())")
 
@@ -153,9 +152,9 @@ class LinkGraph(Unchanging):
                         for slots, rows in zip(self._slots, (self.heads, self.tails)))
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
-    def _piece(self, start):
-        """Return the LinkGraph of the links from `start` on that are scored together, to bound the memory. Collective."""
-        rows = slice(start, start + self._rows_at_once)
+    def _piece(self, first_link: int) -> "LinkGraph":
+        """Return the LinkGraph of the next `_rows_at_once` links from `first_link` on, scored together to bound the memory. Collective."""
+        rows = slice(first_link, first_link + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], graph=self._graph, relations=relations)
 
@@ -165,13 +164,13 @@ class LinkGraph(Unchanging):
                     for end in (self.heads, self.tails)]
 
 
-def _candidate_rows(rows, shape):
-    """Return `rows`, (n * c, width), reshaped to (n, c, width), where `shape` is (n, c); still placed as rows of this rank."""
+def _candidate_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Reshape `rows`, (n * c, width), to (n, c, width), where `shape` is (n, c); the result stays placed as rows of this rank."""
     return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
 class _Slots(LayerGraph):
-    """Bipartite graph that gathers one end of each candidate link: the candidate's only in-edge comes from its head, or from its tail."""
+    """Bipartite graph with one edge into each candidate link, from one of its end nodes; aggregation gathers the rows of these ends."""
 
     has_all_edges = True
 
@@ -180,7 +179,7 @@ class _Slots(LayerGraph):
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
-def _slots_of(comm, graph, ids, rows):
-    """Build the bipartite graph with an edge into candidate k from node row rows[k]; `ids` are the nodes' ids. Collective."""
+def _slots_of(comm: Communicator, graph: NodeRows, ids: Array, rows: Array) -> "_Slots":
+    """Return the bipartite graph with an edge from node row rows[k] into candidate k; `ids` are this rank's node ids. Collective."""
     halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
     return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

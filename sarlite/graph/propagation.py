@@ -80,7 +80,7 @@ class Propagation:
         self.left, self.right = (scale and scale(degrees[:, None]) for scale in _SCALES[normalization])
 
     def __call__(self, x: Array) -> Array:
-        """Return S x, where S is the normalized adjacency matrix. Collective.
+        """Return S x, (n_dst, ...), where S is the normalized adjacency matrix and `x` has a row for each local source. Collective.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class Propagation:
         return self.weight.astype(dtype)
 
 
-def _checked(graph, normalization, edge_weight):
-    """Return `edge_weight`, or else the graph's, as an array, or None; raise an error for an argument that does not fit the graph."""
+def _checked(graph: Graph, normalization: str, edge_weight: ArrayLike | None) -> Array | None:
+    """Check the arguments; return the edge weights, (n_edges,): `edge_weight`, or the graph's, or None if there are none."""
     if graph.bipartite:
         raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:

@@ -25,14 +25,14 @@ class Reach:
 
     @property
     def hops(self) -> int:
-        """Largest distance, in edges, of a node that a node's output depends on.
+        """Largest number of edges on a path to a node from a node that its output depends on.
 
         A model that asks for no layers is taken to have a layer for each aggregation.
         """
         return self.n_layers or self.n_aggregations
 
     def of(self, graph: Graph | NodeType) -> Any:
-        """Return a wrapper of a Graph or NodeType, which counts a model's calls in this object."""
+        """Return a wrapper of `graph`, which records in this object the layers and aggregations that a model asks for."""
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 

@@ -83,7 +83,7 @@ def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Rela
 
 
 class RelationFetch(NamedTuple):
-    """Relations out of one node type that share a fetch of its rows.
+    """Relations out of one node type that share a fetch of its rows: the schedule of the fetch, and a Graph for each relation.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class RelationFetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
-    """Build the exchange of the source rows that `relations` share, and a Graph for each relation. Collective.
+    """Build the exchange of source rows that `relations` share, and a Graph for each; choices are logged in `evaluation_log`. Collective.
 
     Parameters
     ----------

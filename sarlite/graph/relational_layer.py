@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.array_checks import Relation, check_rows
@@ -36,7 +36,7 @@ class RelationalLayer:
     relations: tuple[Relation, ...]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return {relation: graph} of the relations in `chosen`, one dict for each fetch of source rows they share.
+        """Return the graphs of the relations in `chosen`: a {relation: graph} for each set of relations that share a fetch of source rows.
 
         The first call is collective.
         """
@@ -57,7 +57,7 @@ class RelationalLayer:
     def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]]], reducer: str, *,
                   self_terms: Mapping[str, tuple[Tensor, Tensor]] | None = None, evaluation: str | None = None,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> dict[str, Tensor]:
-        """Reduce each relation's messages by `reducer`, such as "mean"; return their sums over relations, by destination type.
+        """Return {type: reduced messages summed over relations, plus x W of `self_terms` (or `own`)}; `evaluation` orders sum and product.
 
         Collective.
 
@@ -166,18 +166,18 @@ def _evaluated(message, evaluation):
     return message._replace(evaluation=evaluation) if evaluation and isinstance(message, fn.Linear) else message
 
 
-def _store_constant_sums(graphs, calls):
-    """Compute and store the sums over constant rows, such as input features, that are not stored yet, in a separate fetch.
+def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[Any, operator_table.Call]) -> None:
+    """Compute in a separate fetch, and store, the `calls`' sums over constant rows, such as input features, that are not stored yet.
 
     The first call then adds up the other relations in the same order as later calls, which find the sums stored.
     """
-    missing = [(graphs[relation], relation, call) for relation, call in calls.items()
+    missing: list[relation_sums.Summand] = [(graphs[relation], relation, call) for relation, call in calls.items()
                if call.kept_sums is not None and call.kept_output is None]
     for relation, out in relation_sums.add_up([missing], []).items() if missing else ():
         calls[relation].keep(out)
 
 
-def _sum_key(relation, graph, call):
+def _sum_key(relation: Relation, graph: LayerGraph, call: operator_table.Call) -> Relation | str:
     """Return the key under which a relation's output is added up: the relation itself, or its destination type.
 
     The output is kept separate if a weight multiplies it afterwards, or if the relation has a fetch of its own.
@@ -186,8 +186,8 @@ def _sum_key(relation, graph, call):
     return relation if separate else relation[2]
 
 
-def _add(sums, outputs):
-    """Add `outputs`, a dict by destination type, to the dict `sums` in place; return `sums`."""
+def _add(sums: dict[str, Tensor], outputs: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+    """Add `outputs`, {node type: rows}, to `sums` in place; return `sums`."""
     for to, out in outputs.items():
         sums[to] = sums[to] + out if to in sums else out
     return sums

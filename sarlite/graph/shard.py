@@ -1,7 +1,7 @@
 """Functions that divide among ranks a graph that every rank holds: a plain graph, or the edge lists of several relations."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from sarlite.structure import order as orders
 from sarlite.structure import partition, typed
 from sarlite.structure.part_edges_csr import InEdges
 from sarlite.types import Array, ArrayLike
+
+T = TypeVar("T")
 
 
 class DividedPart(NamedTuple):
@@ -39,7 +41,9 @@ class DividedPart(NamedTuple):
 
 def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
                  src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> DividedPart:
-    """Return this rank's part of the graph `edges`, which every rank holds undivided; `parts` is a method or each node's rank. Collective.
+    """Return this rank's part of the graph `edges`, which every rank holds; `Graph.shard` explains `parts`, `src_parts` and `order`.
+
+    Collective.
 
     Parameters
     ----------
@@ -79,8 +83,9 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
                    np.flatnonzero(src_owners == comm.rank) if bipartite else None, edge_ids)
 
 
-def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
-    """Return (MPI rank of each destination, MPI rank of each source) of a bipartite graph. Collective.
+def _bipartite_parts(comm: Communicator, edges: InEdges, n_src: int, parts: str | ArrayLike,
+                     src_parts: str | ArrayLike | None, seed: int) -> list[Array]:
+    """Return [MPI rank of each destination, MPI rank of each source]; `parts` and `src_parts` are methods or such arrays. Collective.
 
     METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
     """
@@ -97,7 +102,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
             for name, division, n in (("parts", parts, n_dst), ("src_parts", both, n_src))]
 
 
-def _order(comm, edges, order, seed):
+def _order(comm: Communicator, edges: InEdges, order: str | ArrayLike, seed: int) -> Array:
     """Return the permutation `order` of the rows, checked; rank 0 computes it if `order` names a method. Collective."""
     if isinstance(order, str):
         orders.check_method(order)
@@ -141,12 +146,13 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
     return in_edges, node_ids, edge_ids
 
 
-def _typed_parts(comm, edges, n_nodes, parts, seed):
+def _typed_parts(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
+                 parts: TypedParts, seed: int) -> dict[str, Array]:
     """Return {node type: MPI rank of each node} for the division `parts`, a method or a dict. Collective."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
-    by_type = isinstance(parts, Mapping)
-    agree(comm, {str(name): _kind(of_type) for name, of_type in parts.items()} if by_type else _kind(parts), "parts")
+    by_type = {str(name): _kind(of_type) for name, of_type in parts.items()} if isinstance(parts, Mapping) else _kind(parts)
+    agree(comm, by_type, "parts")
     if isinstance(parts, str) and parts in partition.BALANCED:
         owners = _on_root(comm, lambda: _divide_together(comm.size, edges, n_nodes, parts, seed))
         return dict(zip(n_nodes, np.split(owners, np.cumsum([*n_nodes.values()])[:-1])))
@@ -157,7 +163,8 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
                             _without_edges(comm, n, seed, refused)) for name, n in n_nodes.items()}
 
 
-def _divide_together(n_parts, edges, n_nodes, method, seed):
+def _divide_together(n_parts: int, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
+                     method: str, seed: int) -> Array:
     """Partition the nodes of all types as one graph; return the MPI rank of each node, type after type."""
     owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
     return np.concatenate([*owners.values()])
@@ -166,44 +173,42 @@ def _divide_together(n_parts, edges, n_nodes, method, seed):
 # ---- divisions
 
 
-def _division(comm, parts, n, name, source, divide):
-    """Return the MPI rank of each of n nodes: `parts`, checked, or if it is a method, rank 0's `divide(parts)`. Collective.
-
-    Errors name the argument, `name`, and `source`.
-    """
+def _division(comm: Communicator, parts: str | ArrayLike, n_nodes: int, argument: str, owner: str,
+              divide: Callable[[str], Array]) -> Array:
+    """Return each node's MPI rank: `parts`, checked, or rank 0's divide(parts) if a method; errors name `argument`, `owner`. Collective."""
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
-    parts = together(comm, lambda: partition.check_parts(check_array(name, parts), n, comm.size, source))
-    agree(comm, parts, name)
+    parts = together(comm, lambda: partition.check_parts(check_array(argument, parts), n_nodes, comm.size, owner))
+    agree(comm, parts, argument)
     return parts
 
 
-def _without_edges(comm, n, seed, refused):
-    """Return a function that divides n nodes by a method that reads no edges; `refused` maps other methods to errors."""
+def _without_edges(comm: Communicator, n_nodes: int, seed: int, refused: Mapping[str, str]) -> Callable[[str], Array]:
+    """Return a function of a method's name that divides n nodes without edges; `refused` maps unsuitable methods to error messages."""
     def divide(method):
         if method in refused:
             raise ConfigError(refused[method])
-        return partition.partition(np.zeros(n + 1, np.int64), np.zeros(0, np.int64), comm.size, method, seed=seed)
+        return partition.partition(np.zeros(n_nodes + 1, np.int64), np.zeros(0, np.int64), comm.size, method, seed=seed)
 
     return divide
 
 
-def _row_numbers(parts, order=None):
-    """Return the row number of each node: rank after rank, with parts[i] the rank of node i, and in a rank by `order` or id."""
+def _row_numbers(parts: Array, order: Array | None = None) -> Array:
+    """Return each node's row number, counted rank after rank, where parts[i] is node i's rank; in a rank by `order`, or by id if None."""
     by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
     numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
     numbers[by_part] = np.arange(len(parts))
     return numbers
 
 
-def _on_root(comm, action):
+def _on_root(comm: Communicator, action: Callable[[], T]) -> T:
     """Run `action` on rank 0; return its result, or raise its error, on every rank. Collective."""
     return comm.bcast(together(comm, lambda: action() if comm.rank == 0 else None))
 
 
-def _kind(parts):
-    """Return `parts` if it is a str, the name of a method; else the name of its Python type.
+def _kind(parts: object) -> str:
+    """Return `parts` if it is a method's name, else the name of its Python type, so that ranks can compare what they were passed.
 
     Ranks compare the results first, because values of different types cannot be compared.
     """

@@ -48,7 +48,7 @@ class EdgeValues(NamedTuple):
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
-    """Return the weights, features and times of this rank's edges, checked; errors name `owner`. Collective.
+    """Return this rank's checked EdgeValues; errors append `owner` to names and take global ids from edge_ids(). Collective.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLi
 
 
 def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
-    """Return `n` times as int64; dates of NumPy become nanoseconds since 1970, and None stays None.
+    """Return `n` times as int64, where NumPy dates become nanoseconds since 1970; None stays None. Errors name `name`.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
-    """Return edge values as a float32 or float64 array, (n_edges,) or, with `n_dims` 2, (n_edges, n); None stays None.
+    """Return edge values as float32 or float64, (n_edges,) if `n_dims` is 1, (n_edges, n) if 2; None stays None. Errors name `name`.
 
     Raise a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
     """
@@ -126,7 +126,7 @@ def _first_negative(comm: Communicator, weight: Array,
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError if `ambiguous_edge_count` is above 0: the edge values called `name` might belong to other edges.
+    """Raise a ConfigError if `ambiguous_edge_count` is above 0, because the values called `name` could be given to wrong edges.
 
     This can happen if `from_edges` dropped as many edges as it added; see `LayerGraph.ambiguous_edge_count`.
     """
@@ -137,7 +137,7 @@ def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
 
 
 def range_error(weight: Array, values: Array) -> DataError | None:
-    """Return a DataError that names the first weight whose value in `values` is not finite; None if all are finite.
+    """Return a DataError for the first weight whose converted value in `values` is not finite; None if all are finite.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def positive(degrees: Array) -> Array:
 
 
 def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
-    """Return the sum of the values in each row of a CSR, (n_rows,) float64, computed from chunks of edges.
+    """Return the sum of each CSR row's values, (n_rows,) float64, where values(s) returns the values of the edges in the slice s.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Return `values`, given in the order of the CSR's edges, in the order of edge values: value k goes to numbers[k].
+    """Reorder `values` from the CSR's order to the order of edge values: value k goes to index numbers[k]; unchanged if it is None.
 
     Parameters
     ----------

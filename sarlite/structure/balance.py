@@ -4,9 +4,12 @@ METIS balances one weight for each node, which mixes several counts. Where METIS
 this module move or swap the nodes that cost the fewest cut edges.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sarlite.errors import ConfigError
+from sarlite.types import Array, JsonObject
 
 COUNTS = ("nodes", "edges", "train")
 TRAIN_SLACK = 1.1
@@ -20,8 +23,8 @@ UNEVEN = 1.5
 _NODES_SHARE = 0.05
 
 
-def check(balance):
-    """Return the option `balance`, some of "nodes", "edges" and "train", as a tuple; None for None or "auto".
+def check(balance: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the counts that the option `balance` names ("nodes", "edges", "train") as a tuple; None, the default, for None or "auto".
 
     Parameters
     ----------
@@ -42,8 +45,8 @@ def check(balance):
     return words
 
 
-def chosen(balance, degrees):
-    """Return what parts are balanced by, names among "nodes", "train" and "edges": the option `balance`, or a choice by `degrees`.
+def chosen(balance: str | Sequence[str] | None, degrees: Array) -> tuple[str, ...]:
+    """Return the names of the counts that parts are balanced by: the option `balance`, or a default that depends on the in-`degrees`.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.
@@ -54,13 +57,13 @@ def chosen(balance, degrees):
     return by_degrees(degrees.mean(), degrees.std()) if degrees.size else by_degrees(0, 0)
 
 
-def by_degrees(mean, deviation):
-    """Return what to balance by default: "nodes", "train" and, if the standard deviation of in-degrees exceeds their mean, "edges"."""
+def by_degrees(mean: float, deviation: float) -> tuple[str, ...]:
+    """Return the counts to balance by default: "nodes", "train", and also "edges" if the in-degrees' `deviation` exceeds their `mean`."""
     return COUNTS if deviation > mean else ("nodes", "train")
 
 
-def weights(degrees, balance):
-    """Return the node weights with which METIS balances "nodes", "edges" or both, as in `balance`, (n_nodes,) int64; None if all are 1.
+def weights(degrees: Array, balance: Sequence[str]) -> Array | None:
+    """Return node weights, (n_nodes,) int64, with which METIS balances the counts in `balance`, nodes and edges; None if all are 1.
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at
@@ -75,8 +78,11 @@ def weights(degrees, balance):
     return np.maximum(1, np.rint(each * scale)).astype(np.int64)
 
 
-def fill_empty(parts, n_parts):
-    """Move one node of the largest part into each empty part, in place; return `parts`. Needs n_nodes >= n_parts."""
+def fill_empty(parts: Array, n_parts: int) -> Array:
+    """Move one node of the largest part into each empty part: change `parts`, (n_nodes,) part numbers, in place, and return it.
+
+    At least `n_parts` nodes are needed.
+    """
     sizes = np.bincount(parts, minlength=n_parts)
     for empty in np.flatnonzero(sizes == 0):
         giver = int(np.argmax(sizes))
@@ -86,8 +92,8 @@ def fill_empty(parts, n_parts):
     return parts
 
 
-def even_nodes(xadj, adjncy, parts, n_parts, degrees):
-    """Move nodes of low in-degree from parts with too many nodes to parts with few, in place; return `parts`.
+def even_nodes(xadj: Array, adjncy: Array, parts: Array, n_parts: int, degrees: Array) -> Array:
+    """Move nodes of low in-degree from large to small parts of the graph with the CSR (`xadj`, `adjncy`); change and return `parts`.
 
     Among the nodes of lowest degree, whose moves leave the edges even, the nodes that cost the fewest cut edges move.
 
@@ -113,8 +119,8 @@ def even_nodes(xadj, adjncy, parts, n_parts, degrees):
     return parts
 
 
-def swap_training(xadj, adjncy, parts, n_parts, train):
-    """Balance the number of training nodes, of mask `train`, by swapping nodes between parts; change and return `parts`.
+def swap_training(xadj: Array, adjncy: Array, parts: Array, n_parts: int, train: Array) -> Array:
+    """Balance the training nodes (mask `train`) of the graph with the CSR (`xadj`, `adjncy`) by swapping nodes; change and return `parts`.
 
     Training nodes of the part with the most training nodes are swapped with other nodes of the part with the fewest.
     """
@@ -136,8 +142,8 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
     return parts
 
 
-def even_group(xadj, adjncy, parts, n_parts, nodes):
-    """Balance the group `nodes`, such as all nodes of one type, among the parts by moving nodes; change `parts` in place."""
+def even_group(xadj: Array, adjncy: Array, parts: Array, n_parts: int, nodes: Array) -> None:
+    """Balance the group `nodes`, such as a node type, among parts of the graph with the CSR (`xadj`, `adjncy`); change `parts` in place."""
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)
@@ -148,8 +154,8 @@ def even_group(xadj, adjncy, parts, n_parts, nodes):
         parts[cheapest(xadj, adjncy, parts, nodes[parts[nodes] == giver], giver, taker, n_moves)] = taker
 
 
-def cheapest(xadj, adjncy, parts, nodes, home, away, count):
-    """Return the `count` nodes of `nodes` whose move from part `home` to part `away` adds the fewest cut edges."""
+def cheapest(xadj: Array, adjncy: Array, parts: Array, nodes: Array, home: int, away: int, count: int) -> Array:
+    """Return the `count` of `nodes` whose move from part `home` to `away` adds the fewest cut edges in the CSR graph (`xadj`, `adjncy`)."""
     lengths = xadj[nodes + 1] - xadj[nodes]
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths
@@ -159,8 +165,8 @@ def cheapest(xadj, adjncy, parts, nodes, home, away, count):
     return nodes[np.argsort(cost, kind="stable")[:count]]
 
 
-def warning(measures, method, balance=None):
-    """Return a warning that names a partition's uneven counts, such as edges, and a remedy; None if all counts are even.
+def warning(measures: JsonObject, method: str, balance: str | None = None) -> str | None:
+    """Return a text that names the uneven counts in a partition's `measures` and a remedy for `method`; None if all counts are even.
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
-"""Blocks: the edges from the source rows of one part to the destination rows of another part."""
+"""Blocks: the edges from the source rows of one part of a graph to the destination rows of another part, as a CSR."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.types import Array
+from sarlite.types import Array, DType, RowIndex
 
 TRANSPOSES = "transpose", "transpose_position", "edges_by_column"
 """Attributes of `Edges` that are computed when they are first used, and then stored."""
@@ -66,7 +67,7 @@ class Edges:
 
     @property
     def n_edges(self) -> int:
-        """Number of edges."""
+        """Number of edges, which are the entries of the CSR."""
         return len(self.indices)
 
     @cached_property
@@ -88,12 +89,12 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """Position in `indices` of each edge of the transposed block, (n_edges,), with which edge values are put into its order."""
+        """Position in `indices` of each edge of `transpose`, (n_edges,); values[transpose_position] puts edge values into its order."""
         return self._transposed()[2]
 
     @cached_property
     def edges_by_column(self):
-        """Edges of each CSR column, grouped by (indptr, positions): positions[indptr[c] : indptr[c + 1]] index `indices`."""
+        """Pair (indptr, positions): positions[indptr[c] : indptr[c + 1]] are the positions in `indices` of the edges of CSR column c."""
         t_indptr, _, position = self._transposed()
         return t_indptr, position
 
@@ -123,7 +124,7 @@ class Edges:
         rows = np.arange(len(self.indptr) - 1, dtype=self.indices.dtype) if self.rows is None else self.rows
         return np.repeat(rows, np.diff(self.indptr))
 
-    def between(self, a, b):
+    def between(self, a: int, b: int) -> "Edges":
         """Return the edges of CSR rows a .. b - 1, as Edges."""
         return RowRange(self, a, b)
 
@@ -131,19 +132,19 @@ class Edges:
         """Return the edges of CSR columns a .. b - 1, which are source rows, as Edges."""
         return ColumnRange(self, a, b)
 
-    def anew(self):
-        """Return `self`; a `ColumnRange` returns a copy, so that the CSR which the copy computes is freed with the copy."""
+    def anew(self) -> "Edges":
+        """Return `self`, or for a `ColumnRange` a copy, so that the CSR which the copy computes is freed with the copy."""
         return self
 
     @cached_property
     def pieces(self):
-        """List of Edges, ranges of CSR rows that divide the edges; each has about `n_src` edges, or `PIECE_EDGES` if more.
+        """List of Edges, ranges of CSR rows that divide the edges; each range has about `n_src` edges, or `PIECE_EDGES` if that is more.
 
         An array with one value for each edge of a piece then takes no more memory than one with a value for each node.
         """
         return self.in_pieces(PIECE_EDGES)
 
-    def in_pieces(self, least_edges):
+    def in_pieces(self, least_edges: int) -> "list[Edges]":
         """Return the edges divided into ranges of CSR rows, a list of Edges with about max(least_edges, n_src) edges each."""
         step = max(least_edges, self.n_src)
         if self.n_edges <= step:
@@ -165,20 +166,20 @@ class Edges:
             counts += np.bincount(self.indices[start : start + step], minlength=self.n_src)
         return np.flatnonzero(counts > LONG)
 
-    def at_src(self, values):
+    def at_src(self, values: Array) -> Array:
         """Return the value of each edge's source, (n_edges, ...), from values of the sources, (n_src, ...)."""
         return _gather(values, self.indices)
 
-    def at_dst(self, values):
+    def at_dst(self, values: Array) -> Array:
         """Return the value of each edge's destination, (n_edges, ...), from values of the destinations, (n_dst, ...)."""
         return _gather(values, self.dst)
 
-    def at_edge(self, values):
+    def at_edge(self, values: Array) -> Array:
         """Return the value of each of these edges, (n_edges, ...), from `values` of all edges of the part."""
         return values if self.edge_index is None else _gather(values, self.edge_index)
 
-    def sum_to_dst(self, values, out, **scale):
-        """Add each edge's value, (n_edges, ...), to the row of `out`, (n_dst, ...), of the edge's destination, in place.
+    def sum_to_dst(self, values: Array, out: Array, **scale: Array | None) -> None:
+        """Add each edge's value, (n_edges, ...), to its destination's row of `out`, (n_dst, ...), after multiplying by factors in `scale`.
 
         `scale` are the options of `kernels.spmm` for factors, such as dst_scale.
         """
@@ -225,8 +226,8 @@ class EdgeOrder:
     def __init__(self, n_dst, blocks):
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
-    def positions(self, members, dtype):
-        """Return the position of each edge of the blocks number `members`, (n_edges,); ascending for several blocks."""
+    def positions(self, members: Sequence[int], dtype: DType) -> Array:
+        """Return the positions of the edges of the blocks number `members`, (n_edges,) of `dtype`; they ascend for several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
@@ -238,7 +239,7 @@ class EdgeOrder:
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield for each block the position of the first edge of each CSR row of the block."""
+        """Yield for each block an array: the position, among all edges of the part, of the first edge of each CSR row of the block."""
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)
@@ -249,7 +250,7 @@ class EdgeOrder:
 
 
 class RowRange(Edges):
-    """Edges of consecutive CSR rows of a block."""
+    """Edges of consecutive CSR rows of a block, as a CSR of their own."""
 
     def __init__(self, block, a, b):
         self.block, self.edges = block, slice(int(block.indptr[a]), int(block.indptr[b]))
@@ -264,7 +265,7 @@ class RowRange(Edges):
 
 
 class ColumnRange(Edges):
-    """Edges of consecutive columns of a block.
+    """Edges of consecutive columns of a block, as a CSR of their own.
 
     The transpose is a range of the block's transpose; the CSR by row is computed when it is first used.
     """
@@ -276,7 +277,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def n_edges(self):
-        """Number of edges, counted without the block's transpose, which not every schedule needs."""
+        """Number of edges, counted from the block's column indices, because not every schedule needs the block's transpose."""
         return int(np.count_nonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop)))
 
     def anew(self):
@@ -344,13 +345,13 @@ class Bundle(tuple[Edges, ...]):
         return tuple(Bundle(halves) for halves in zip(*(edges.halves for edges in self)))
 
 
-def _all_or(rows):
+def _all_or(rows: Array | None) -> RowIndex:
     """Return `rows`, or slice(None) if `rows` is None, which stands for all rows."""
     return slice(None) if rows is None else rows
 
 
-def _gather(values, index):
-    """Return values[index] along the first axis, for floats by a parallel kernel."""
+def _gather(values: Array, index: Array) -> Array:
+    """Return values[index] along the first axis, gathered by a parallel kernel if the values are floats."""
     if values.dtype.kind != "f":
         return np.take(values, index, axis=0)
     out = np.empty((len(index), *values.shape[1:]), values.dtype)

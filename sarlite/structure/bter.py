@@ -4,20 +4,22 @@ Source: Kolda, Pinar, Plantenga and Seshadhri 2014, "A scalable generative graph
 (SIAM J. Sci. Comput. 36).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.structure.draw import generator, pick, require, require_room, running_sums
 from sarlite.structure.edges import csr_by_dst, destinations, row_chunks
 from sarlite.structure.generate import Generated, random_task
+from sarlite.types import Array
 
 _ROUNDS = 64  # largest number of times that missing edges are drawn again
 _WORK = 1 << 22  # number of products that are held at a time when triangles are counted
 
 
-def log_normal(nodes, degree, max_degree=None, beta=2.0):
-    """Return the number of nodes of each degree d >= 1, in proportion to exp(-(log d / alpha)^beta).
+def log_normal(nodes: int, degree: float, max_degree: int | None = None, beta: float = 2.0) -> Array:
+    """Return the number of nodes of each degree d, in proportion to exp(-(log d / alpha)^beta), where alpha makes the mean `degree`.
 
     With beta = 2 the distribution is log-normal.
 
@@ -67,8 +69,8 @@ def _shares(logs, alpha, beta):
     return p / p.sum()
 
 
-def decaying(max_degree, cmax=0.9, xi=0.05):
-    """Return the clustering coefficient cmax exp(-(d - 1) xi) of each degree d, 0 for d < 2, (max_degree + 1,)."""
+def decaying(max_degree: int, cmax: float = 0.9, xi: float = 0.05) -> Array:
+    """Return a clustering coefficient for each degree d: cmax exp(-(d - 1) xi), and 0 for d < 2; (max_degree + 1,) float64."""
     require(0 <= cmax <= 1, "cmax", cmax, "0 to 1")
     require(np.isfinite(xi) and xi >= 0, "xi", xi, "at least 0")
     degrees = np.arange(max_degree + 1)
@@ -86,26 +88,29 @@ class Blocks(NamedTuple):
     rho: np.ndarray
 
 
-def blocks(counts, clustering):
-    """Divide nodes sorted by degree, counts[d] of degree d, into blocks of d + 1 nodes, where d >= 2 is the least degree.
+def blocks(counts: Array, clustering: Array) -> Blocks:
+    """Divide nodes sorted by degree, counts[d] of degree d, into Blocks of d + 1 nodes, where pairs are joined to reach clustering[d].
+
+    The degree d of a block, at least 2, is the least degree of its nodes.
 
     The probability rho of a block is the cube root of the clustering coefficient of degree d.
     """
-    firsts, degrees = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    first_nodes, least_degrees = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = end = int(counts[:2].sum())
     for degree in range(2, len(counts)):
         end += int(counts[degree])
         here = np.arange(at, end, degree + 1)
-        firsts.append(here)
-        degrees.append(np.full(here.size, degree))
+        first_nodes.append(here)
+        least_degrees.append(np.full(here.size, degree))
         at += here.size * (degree + 1)
-    firsts, degrees = np.concatenate(firsts), np.concatenate(degrees)
+    firsts, degrees = np.concatenate(first_nodes), np.concatenate(least_degrees)
     sizes = np.minimum(firsts + degrees + 1, end) - firsts
     return Blocks(firsts, sizes, np.cbrt(clustering[degrees]))
 
 
-def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0, chunk=1 << 20):
-    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], and random features, labels and splits.
+def bter(counts: Array, clustering: Array, features: int = 64, classes: int = 8, train: float = 0.1, val: float = 0.2,
+         seed: int = 0, chunk: int = 1 << 20) -> Generated:
+    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], and a random task; `chunk` pairs are drawn at a time.
 
     Phase 1 joins nodes within each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
     the part of their degree that phase 1 left (Chung-Lu model). A self loop or an edge that exists already is drawn
@@ -157,50 +162,51 @@ def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0,
     return Generated(indptr, indices, *random_task(rng, nodes, features, classes, train, val), classes)
 
 
-def _inside(rng, groups, nodes, chunk):
-    """Yield edges (u, v) within the blocks `groups` as numbers u * nodes + v, drawn with probability rho from `chunk` pairs at a time."""
-    ends = np.concatenate(([0], np.cumsum(groups.sizes * (groups.sizes - 1) // 2)))
+def _inside(rng: np.random.Generator, affinity_blocks: Blocks, n_nodes: int, chunk: int) -> Iterator[Array]:
+    """Yield arrays of edges (u, v) within blocks as numbers u * n_nodes + v, drawn with the block's rho from `chunk` pairs at a time."""
+    ends = np.concatenate(([0], np.cumsum(affinity_blocks.sizes * (affinity_blocks.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
         block = np.searchsorted(ends, pairs, side="right") - 1
-        drawn = rng.random(pairs.size) < groups.rho[block]
+        drawn = rng.random(pairs.size) < affinity_blocks.rho[block]
         block, place = block[drawn], (pairs - ends[block])[drawn]
         # the pair (s, l), s < l, has the number l (l - 1) / 2 + s within its block
         larger = ((1 + np.sqrt(1.0 + 8.0 * place)) / 2).astype(np.int64)
         larger -= larger * (larger - 1) // 2 > place
         larger += larger * (larger + 1) // 2 <= place
         smaller = place - larger * (larger - 1) // 2
-        yield (groups.firsts[block] + smaller) * nodes + groups.firsts[block] + larger
+        yield (affinity_blocks.firsts[block] + smaller) * n_nodes + affinity_blocks.firsts[block] + larger
 
 
-def _excess(counts, groups):
-    """Return each node's wanted degree minus its expected degree within its block of `groups`, (n_nodes,); nodes are sorted by degree."""
+def _excess(counts: Array, affinity_blocks: Blocks) -> Array:
+    """Return each node's wanted degree minus its expected degree within its block, (n_nodes,); counts[d] nodes have the wanted degree d."""
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
-    of_block = np.repeat(groups.rho * (groups.sizes - 1), groups.sizes)
+    of_block = np.repeat(affinity_blocks.rho * (affinity_blocks.sizes - 1), affinity_blocks.sizes)
     degrees[degrees.size - of_block.size :] -= of_block
     return np.maximum(degrees, 0)
 
 
-def _anywhere(rng, sums, n_pairs, nodes, chunk):
-    """Yield `n_pairs` edges (u, v) of any nodes as numbers u * nodes + v, with ends drawn in proportion to the nodes' excess degrees.
+def _anywhere(rng: np.random.Generator, sums: Array, n_pairs: int, n_nodes: int, chunk: int) -> Iterator[Array]:
+    """Yield arrays of up to `chunk` edges (u, v) as numbers u * n_nodes + v, `n_pairs` in all; ends are drawn by running `sums` of weights.
 
     `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
     """
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)
         ends = ends[ends[:, 0] != ends[:, 1]]
-        yield ends.min(axis=1) * nodes + ends.max(axis=1)
+        yield ends.min(axis=1) * n_nodes + ends.max(axis=1)
 
 
-def _sorted(parts):
+def _sorted(parts: Iterable[Array]) -> Array:
     """Return the distinct numbers of the arrays in `parts`, ascending."""
     keys = np.concatenate([np.empty(0, np.int64), *parts])
     keys.sort(kind="stable")  # a merge sort is fast for arrays that are sorted already
     return keys[np.diff(keys, prepend=-1) != 0]
 
 
-def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Return a dict for each range of degrees: (wanted, actual) numbers of nodes and mean clustering, measured on `sample` nodes.
+def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sample: int = 200,
+            seed: int = 0) -> list[dict[str, Any]]:
+    """Return a dict of (wanted, actual) node counts and clustering for each range of degrees, by `counts`, `clustering` and `sample` nodes.
 
     Parameters
     ----------
@@ -238,8 +244,8 @@ def compare(indptr, indices, counts, clustering, sample=200, seed=0):
     return rows
 
 
-def local_clustering(matrix, degrees, nodes):
-    """Return the local clustering coefficient of `nodes`: the share of a node's pairs of neighbours that are joined.
+def local_clustering(matrix: Any, degrees: Array, nodes: Array) -> Array:
+    """Return the local clustering coefficient of each of `nodes`: the share of its pairs of neighbours that have an edge in `matrix`.
 
     Parameters
     ----------

@@ -1,8 +1,11 @@
 """Clusters of nodes that share neighbours, by label propagation over streamed edges, so that gathered rows stay in cache."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from sarlite.structure.fennel import blocks
+from sarlite.structure.fennel import ReadableEdges, blocks
+from sarlite.types import Array
 
 PASSES = 6
 """Largest number of passes over the edges. A pass that moves less than a hundredth of the nodes is the last pass."""
@@ -10,8 +13,8 @@ _STILL = 1e-2
 _LOW = np.uint64(2**32 - 1)
 
 
-def clusters(edges, most, *, tell=lambda text: None):
-    """Return each node's cluster, the one of most of its in-neighbours, after several passes; a cluster has at most `most` nodes.
+def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] = lambda text: None) -> Array:
+    """Return each node's cluster, found by label propagation from in-neighbours, of at most `most` nodes; tell(text) reports each pass.
 
     Every node starts as a cluster of one node. Nodes are processed in blocks of some thousand, as in `fennel.fennel`.
     If more nodes of a block want a cluster than it has room for, the first of them enter. A tie between clusters is
@@ -49,26 +52,28 @@ def clusters(edges, most, *, tell=lambda text: None):
     return labels
 
 
-def _place(labels, sizes, most, pass_index, first, last, degrees, sources):
-    """Assign the nodes from `first` up to, not including, `last` to clusters of at most `most` nodes again; return how many moved.
+def _place(labels: Array, sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
+           sources: Array) -> int:
+    """Move nodes first .. last - 1 to the cluster of most of their in-neighbours, if it has fewer than `most_nodes`; return how many moved.
 
     The arrays `labels`, each node's cluster, and `sizes` of the clusters are changed. `degrees` and `sources` are the
     nodes' in-degrees and in-neighbours.
     """
     current = labels[first:last].astype(np.int64)
-    best = _wanted(labels, sizes, most, pass_index, current, degrees, sources)
+    best = _wanted(labels, sizes, most_nodes, pass_index, current, degrees, sources)
     moving = np.flatnonzero(best != current)
     by_target = moving[np.argsort(best[moving], kind="stable")]
     targets = best[by_target]
-    entering = by_target[np.arange(targets.size) - np.searchsorted(targets, targets) < most - sizes[targets]]
+    entering = by_target[np.arange(targets.size) - np.searchsorted(targets, targets) < most_nodes - sizes[targets]]
     np.subtract.at(sizes, current[entering], 1)
     np.add.at(sizes, best[entering], 1)
     labels[first + entering] = best[entering]
     return entering.size
 
 
-def _wanted(labels, sizes, most, pass_index, current, degrees, sources):
-    """Return each node's best cluster: of its own and all clusters with `sizes` below `most`, the one with most of its in-neighbours.
+def _wanted(labels: Array, sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
+            sources: Array) -> Array:
+    """Return each node's best cluster: of its `current` one and all with `sizes` below `most_nodes`, the cluster of most in-neighbours.
 
     The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
     """
@@ -79,7 +84,7 @@ def _wanted(labels, sizes, most, pass_index, current, degrees, sources):
     row, label = (keys[begins] >> np.uint64(32)).astype(np.int64), (keys[begins] & _LOW).astype(np.int64)
     stays = label == current[row]
     luck = ((label * 2654435761 + pass_index * 40503) & 0xFFFF) / 2**17  # below 0.5
-    score = np.where(stays | (sizes[label] < most), counts + 0.5 * stays + luck, -1)
+    score = np.where(stays | (sizes[label] < most_nodes), counts + 0.5 * stays + luck, -1)
     order = np.lexsort((score, row))
     top = order[np.flatnonzero(np.diff(row[order], append=-1) != 0)]
     top = top[score[top] > 0]

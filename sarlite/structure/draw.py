@@ -1,15 +1,18 @@
 """Random draws for graph generators: nodes in proportion to weights, and distinct pairs of nodes."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.profile import free_memory
 from sarlite.structure.validation import MOST_NODES
+from sarlite.types import Array
 
 _MAX_ROUNDS = 500
 
 
-def generator(seed):
+def generator(seed: int | np.random.Generator) -> np.random.Generator:
     """Return a new numpy.random.Generator for a seed, an int of 0 or more; a Generator is returned unchanged."""
     if isinstance(seed, np.random.Generator):
         return seed
@@ -17,13 +20,13 @@ def generator(seed):
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def require(condition, name, value, expected):
+def require(condition: object, name: str, value: object, expected: str) -> None:
     """Raise a ConfigError with the name of an argument, its value and the expected values, unless `condition` is true."""
     if not condition:
         raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
 
 
-def require_room(nodes, edges, features):
+def require_room(nodes: int, edges: float, features: int) -> None:
     """Raise a ConfigError if a generated graph with these numbers of nodes, edges and features would not fit into free memory."""
     require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
     needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
@@ -31,7 +34,7 @@ def require_room(nodes, edges, features):
     require(needed <= free, "nodes, edges and features", (nodes, edges, features), room)
 
 
-def power_law_weights(rng, nodes, exponent, cap):
+def power_law_weights(rng: np.random.Generator, nodes: int, exponent: float, cap: float) -> Array:
     """Return random Pareto weights, (nodes,), of tail exponent `exponent`, each at most `cap` times their mean."""
     require(exponent > 2, "exponent", exponent, "more than 2")
     require(cap >= 1, "cap", cap, "at least 1")
@@ -42,18 +45,18 @@ def power_law_weights(rng, nodes, exponent, cap):
     return weights
 
 
-def running_sums(weights):
+def running_sums(weights: Array) -> Array:
     """Return the sums of the first 0, 1, 2, ... weights, (n + 1,); `pick` draws nodes from these sums."""
     return np.concatenate(([0.0], np.cumsum(weights)))
 
 
-def pick(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie between `low` and `high`."""
+def pick(rng: np.random.Generator, sums: Array, low: Array | float, high: Array | float, size: int) -> Array:
+    """Draw `size` nodes in proportion to their weights, whose running sums are `sums`, among the nodes between sums `low` and `high`."""
     return _locate(sums, low + rng.random(size) * (high - low))
 
 
-def pick_outside(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, but none whose running sums of weights, `sums`, are from `low` to `high`."""
+def pick_outside(rng: np.random.Generator, sums: Array, low: Array | float, high: Array | float, size: int) -> Array:
+    """Draw `size` nodes in proportion to their weights, whose running sums are `sums`, but none from the sum `low` to the sum `high`."""
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 
@@ -62,8 +65,9 @@ def _locate(sums, points):
     return np.minimum(np.searchsorted(sums, points, side="right"), sums.size - 1) - 1
 
 
-def distinct_pairs(rng, draw, n_pairs, nodes):
-    """Return both ends of `n_pairs` distinct unordered pairs of different nodes, collected from calls of `draw(size)`.
+def distinct_pairs(rng: np.random.Generator, draw: Callable[[int], tuple[Array, Array]], n_pairs: int,
+                   nodes: int) -> tuple[Array, Array]:
+    """Return (one end, other end) of `n_pairs` distinct unordered pairs of different nodes, collected from calls of draw(size).
 
     Parameters
     ----------

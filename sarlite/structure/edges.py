@@ -1,17 +1,21 @@
 """An edge list held in memory, turned into CSR by destination."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from sarlite.errors import DataError
 from sarlite.structure import validation
+from sarlite.types import Array, ArrayLike, DType
 
 CHUNK = 1 << 20
 """Number of edges that are processed at a time, to keep temporary arrays small."""
 
 
-def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, deduplicate=False, edge_index=False,
-               chunk=CHUNK):
-    """Return a CSR by destination of the edges src[k] -> dst[k]: row i has the sources of the edges into node i, ascending.
+def csr_by_dst(src: ArrayLike, dst: ArrayLike, n_nodes: int, *, undirected: bool = False, self_loops: bool = False,
+               deduplicate: bool = False, edge_index: bool = False, chunk: int = CHUNK) -> Any:
+    """Return (indptr, sources) of the edges src[k] -> dst[k] by destination; flags add or drop edges. With `edge_index` return each k too.
 
     Parameters
     ----------
@@ -71,8 +75,8 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
     return _decode(_first_of_equal(keys, chunk) if once else keys, n_nodes, bits, chunk)
 
 
-def add_self_loops(indptr, indices, first_row):
-    """Add the missing self loops to a CSR of rows `first_row`, `first_row` + 1, ...; the sources of each row still ascend.
+def add_self_loops(indptr: Array, indices: Array, first_row: int) -> tuple[Array, Array, Array]:
+    """Add the missing self loops to a CSR of rows from number `first_row` on; return (indptr, indices, mask of rows with an added loop).
 
     Parameters
     ----------
@@ -101,8 +105,8 @@ def add_self_loops(indptr, indices, first_row):
     return indptr + np.concatenate([[0], np.cumsum(added)]), indices, added
 
 
-def with_added_loops(values, indptr, indices, added, first_row, fill):
-    """Return the edge values after `add_self_loops`, whose results are given: `values`, with `fill` inserted for added loops.
+def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array, first_row: int, fill: Any) -> Array:
+    """Return edge `values` with `fill` inserted for each loop that `add_self_loops` added, whose results are `indptr`, `indices`, `added`.
 
     Parameters
     ----------
@@ -112,17 +116,17 @@ def with_added_loops(values, indptr, indices, added, first_row, fill):
         Results and argument of `add_self_loops`.
     fill : scalar or array
     """
-    places = []
+    pieces = [np.empty(0, np.int64)]
     for low, high in row_chunks(indptr, CHUNK):
         rows = destinations(indptr[low : high + 1])
         loops = indices[indptr[low] : indptr[high]] == rows + (first_row + low)
-        places.append(np.flatnonzero(loops & added[low:high][rows]) + indptr[low])
-    places = np.concatenate([np.empty(0, np.int64), *places])
+        pieces.append(np.flatnonzero(loops & added[low:high][rows]) + indptr[low])
+    places = np.concatenate(pieces)
     return np.insert(values, places - np.arange(places.size), fill, axis=0)
 
 
-def row_chunks(indptr, most, cuts=()):
-    """Yield row ranges (first, last) of a CSR, of at most `most` edges and rows; each row number in `cuts` starts a range.
+def row_chunks(indptr: Array, most: int, cuts: ArrayLike = ()) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) for ranges of CSR rows first .. last - 1 of at most `most` edges and rows; each row in `cuts` starts a range.
 
     A row of more than `most` edges is a range of its own.
     """
@@ -136,13 +140,13 @@ def row_chunks(indptr, most, cuts=()):
         first = last
 
 
-def chunk_edges(n_nodes):
-    """Return the largest number of edges, and of rows, that `ascending` can sort as 64-bit integers of row, column and position."""
+def chunk_edges(n_nodes: int) -> int:
+    """Return the largest number of edges, and of rows, that `ascending` can sort as packed 64-bit integers if ids are below `n_nodes`."""
     return 1 << min(20, (62 - id_bits(n_nodes)) // 2)
 
 
-def ascending(lengths, columns, n_nodes):
-    """Return the stable permutation, (n_edges,) int64, that sorts `columns` within each CSR row; rows have these `lengths`.
+def ascending(lengths: Array, columns: Array, n_nodes: int) -> Array:
+    """Return the stable permutation, (n_edges,) int64, that sorts `columns`, all below `n_nodes`, within each CSR row of `lengths` entries.
 
     Parameters
     ----------
@@ -167,23 +171,23 @@ def ascending(lengths, columns, n_nodes):
     return keys.view(np.int64)
 
 
-def id_bits(n_nodes):
+def id_bits(n_nodes: int) -> int:
     """Return the number of bits of the largest node id, `n_nodes` - 1; at least 1."""
     return max(1, int(n_nodes - 1).bit_length())
 
 
-def index_dtype(n):
+def index_dtype(n: int) -> np.dtype[Any]:
     """Return the dtype for integers 0 .. n - 1: int32, or int64 if int32 is too small."""
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
-def destinations(indptr, dtype=np.int64):
+def destinations(indptr: Array, dtype: DType = np.int64) -> Array:
     """Return the destination of every edge of a CSR graph, in edge order: (n_edges,) of `dtype`."""
     return np.repeat(np.arange(indptr.size - 1, dtype=dtype), np.diff(indptr))
 
 
-def is_symmetric(indptr, indices):
-    """Return True if each edge occurs as often as its reverse. Memory: 24 bytes per edge."""
+def is_symmetric(indptr: Array, indices: Array) -> bool:
+    """Return True if each edge of a CSR graph occurs as often as its reverse. Memory: 24 bytes per edge."""
     n_nodes, dst = indptr.size - 1, destinations(indptr)
     forward = dst * n_nodes + indices
     forward.sort()
@@ -192,24 +196,24 @@ def is_symmetric(indptr, indices):
     return bool(np.array_equal(forward, backward))
 
 
-def checked_ends(src, dst, n_src, n_dst):
-    """Return [src, dst] as integer arrays with 0 <= src < n_src and 0 <= dst < n_dst; a DataError names the first bad value."""
+def checked_ends(src: ArrayLike, dst: ArrayLike, n_src: int, n_dst: int) -> tuple[Array, Array]:
+    """Return (src, dst) as integer arrays with 0 <= src < n_src and 0 <= dst < n_dst; a DataError names the first bad value."""
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
         ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
     if ends[0].size != ends[1].size:
         raise DataError(f"src and dst: lengths disagree, {ends[0].size} and {ends[1].size}")
-    return ends
+    return ends[0], ends[1]
 
 
-def _missing_loops(src, dst, n_nodes):
+def _missing_loops(src: Array, dst: Array, n_nodes: int) -> Array:
     """Return the nodes without a self loop among the edges src[k] -> dst[k], ascending."""
     missing = np.ones(n_nodes, bool)
     missing[src[src == dst]] = False
     return np.flatnonzero(missing)
 
 
-def _pack(high, low, bits, out, chunk):
+def _pack(high: Array, low: Array, bits: int, out: Array, chunk: int) -> None:
     """Write high * 2^bits + low, elementwise, to the uint64 array `out`, `chunk` entries at a time."""
     for at in range(0, out.size, chunk):
         piece = out[at : at + chunk]
@@ -218,8 +222,8 @@ def _pack(high, low, bits, out, chunk):
         piece |= low[at : at + chunk].astype(np.uint64)
 
 
-def _first_of_equal(keys, chunk):
-    """Return the distinct values of the sorted array `keys`, overwriting its front, as a view; `chunk` limits the memory."""
+def _first_of_equal(keys: Array, chunk: int) -> Array:
+    """Move the distinct values of the sorted array `keys` to its front, `chunk` keys at a time; return them as a view."""
     n_distinct, before = 0, None
     for at in range(0, keys.size, chunk):
         piece = keys[at : at + chunk]
@@ -232,8 +236,8 @@ def _first_of_equal(keys, chunk):
     return keys[:n_distinct]
 
 
-def _decode(keys, n_nodes, bits, chunk):
-    """Return the CSR (indptr, indices) of edges given as sorted integers `keys`, row * 2^bits + column; `chunk` limits memory."""
+def _decode(keys: Array, n_nodes: int, bits: int, chunk: int) -> tuple[Array, Array]:
+    """Return the CSR (indptr, indices) of edges in the sorted integers `keys`, row * 2^bits + column, decoded `chunk` keys at a time."""
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))
@@ -242,13 +246,13 @@ def _decode(keys, n_nodes, bits, chunk):
     return indptr, indices
 
 
-def _all_edges(one, other, loops, undirected):
-    """Concatenate one end of the given edges, their `other` end for reversed edges if `undirected`, and added self `loops`."""
-    return np.concatenate([one, other, loops] if undirected else [one, loops], dtype=np.uint32, casting="unsafe")
+def _all_edges(ends: Array, other_ends: Array, loops: Array, undirected: bool) -> Array:
+    """Return one end of every edge: `ends` of the caller's edges, `other_ends` for the reversed edges if `undirected`, and self `loops`."""
+    return np.concatenate([ends, other_ends, loops] if undirected else [ends, loops], dtype=np.uint32, casting="unsafe")
 
 
-def _grouped(rows, n_nodes, key_bits=64):
-    """Return (indptr, order): CSR row pointers of edges whose row numbers are `rows`, and a stable argsort of `rows`.
+def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Array]:
+    """Return (indptr, order): CSR row pointers of edges in the rows `rows`, and a stable argsort of `rows`, fast if `key_bits` suffice.
 
     Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
     """
@@ -263,8 +267,9 @@ def _grouped(rows, n_nodes, key_bits=64):
     return indptr, keys.view(np.int64)
 
 
-def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
-    """Return (indptr, indices, origin): ascending columns in each row, equal edges `once`; origin is an edge's input position or -1.
+def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
+                     chunk: int) -> tuple[Array, Array, Array]:
+    """Return (indptr, indices, origin) with ascending columns in each row; origin is an edge's input position, or -1 from `n_input` on.
 
     Parameters
     ----------
@@ -274,7 +279,7 @@ def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
         Column of each edge, by position.
     n_input : int
         Number of input edges; edges at later positions were added, and their origin becomes -1.
-    once : bool
+    drop_equal : bool
         True to drop all but the first of equal edges.
     chunk : int
     """
@@ -285,7 +290,7 @@ def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
         sources = columns[origin[here]]
         order = ascending(lengths, sources, n_nodes)
         sources, edges = sources[order], origin[here][order]
-        if once:
+        if drop_equal:
             first = np.ones(sources.size, bool)
             np.not_equal(sources[1:], sources[:-1], out=first[1:])
             first[(indptr[low:high] - indptr[low])[lengths > 0]] = True
@@ -293,4 +298,4 @@ def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
             sources, edges = sources[first], edges[first]
         target = slice(filled, filled := filled + sources.size)
         indices[target], origin[target] = sources, np.where(edges < n_input, edges, -1)
-    return np.concatenate(([0], np.cumsum(row_lengths))), indices[:filled].copy() if once else indices, origin[:filled]
+    return np.concatenate(([0], np.cumsum(row_lengths))), indices[:filled].copy() if drop_equal else indices, origin[:filled]

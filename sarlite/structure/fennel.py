@@ -1,11 +1,13 @@
 """Fennel: a graph partitioner that reads the in-edges several times in order, with one number per node in memory."""
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from sarlite.structure import balance as balancing
 from sarlite.structure.edges import row_chunks
+from sarlite.types import Array
 
 PASSES = 12
 """Largest number of passes over the edges. A pass that moves less than a thousandth of the nodes is the last pass."""
@@ -30,30 +32,31 @@ class ReadableEdges(Protocol):
     n_nodes: int
     n_edges: int
 
-    def indptr(self, first, last):
-        """Return the CSR row pointers of the nodes from `first` up to, not including, `last`, (last - first + 1,) int, from any start."""
+    def indptr(self, first: int, last: int) -> Array:
+        """Return the CSR row pointers of nodes first .. last - 1, (last - first + 1,) int; the first pointer may be any number."""
 
-    def sources(self, first, last):
-        """Return the sources of the edges into the nodes from `first` up to, not including, `last`, node after node."""
+    def sources(self, first: int, last: int) -> Array:
+        """Return the sources of the edges into nodes first .. last - 1, node after node."""
 
 
 class EdgesInMemory:
-    """`ReadableEdges` of a CSR in memory."""
+    """In-edges of all nodes as a CSR in memory, for functions that take `ReadableEdges`."""
 
-    def __init__(self, indptr, indices):
+    def __init__(self, indptr: Array, indices: Array) -> None:
         self._indptr, self._indices = indptr, indices
         self.n_nodes, self.n_edges = indptr.size - 1, indices.size
 
-    def indptr(self, first, last):
+    def indptr(self, first: int, last: int) -> Array:
         return self._indptr[first : last + 1]
 
-    def sources(self, first, last):
+    def sources(self, first: int, last: int) -> Array:
         return self._indices[self._indptr[first] : self._indptr[last]]
 
 
-def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None,
-           block_edges=BLOCK_EDGES):
-    """Return each node's part: the one with most of its in-neighbours, less a penalty for size; parts are balanced by `balance`.
+def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, balance: str | Sequence[str] | None = None,
+           types: Sequence[int] | Array | None = None, seed: int = 0, tell: Callable[[str], object] = lambda text: None,
+           block_edges: int = BLOCK_EDGES) -> Array:
+    """Return each node's part by Fennel, (n_nodes,); `balance` names counts, `train` is a mask, `types` bounds ids, tell(text) reports.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
@@ -134,8 +137,8 @@ class _Parts:
         price = 1.5 * n_parts**0.5 * edges.n_edges / 2 / max(edges.n_nodes, 1) ** 1.5
         self.price = price * (edges.n_nodes / n_parts) ** 0.5
 
-    def place(self, first, last, degrees, sources):
-        """Assign nodes from `first` up to, not including, `last` to parts again, by their in-neighbours; return how many moved."""
+    def place(self, first: int, last: int, degrees: Array, sources: Array) -> int:
+        """Assign nodes first .. last - 1 to parts again, by the `degrees` and `sources` of their in-edges; return how many nodes moved."""
         old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
@@ -147,8 +150,10 @@ class _Parts:
         self.parts[first:last] = new
         return int(np.count_nonzero(new != old))
 
-    def _weights(self, first, last, degrees):
-        """Return what each node from `first` up to, not including, `last` adds to each load of its part: a list of (last - first,) arrays.
+    def _weights(self, first: int, last: int, degrees: Array) -> list[Array]:
+        """Return a (last - first,) array for each row of `loads`: what each of the nodes first .. last - 1, with in-`degrees`, adds to it.
+
+        The amounts of a node are added to the loads of its part.
 
         There is an array for each row of `loads`.
         """
@@ -158,8 +163,8 @@ class _Parts:
         return [weights for name in self.names for weights in rows[name]()]
 
 
-def _fitted(score, weights, loads, most):
-    """Return each node's part: the one of highest `score` whose `loads` leave room below `most`. Updates `loads`.
+def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
+    """Return each node's part: the part of highest `score` whose `loads`, which are updated, stay within `most` with the node's `weights`.
 
     Parameters
     ----------
@@ -188,8 +193,8 @@ def _fitted(score, weights, loads, most):
     return chosen
 
 
-def _first_that_fit(score, best, weights, room):
-    """Return (nodes sorted by their `best` part, mask of the nodes that fit into the part's `room`).
+def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> tuple[Array, Array]:
+    """Return (nodes sorted by their `best` part, mask of the nodes whose `weights` fit into the `room` that is left in the part).
 
     Within a part the nodes whose second best score is lowest, relative to the best, come first.
     """
@@ -205,8 +210,8 @@ def _first_that_fit(score, best, weights, room):
     return order, fits
 
 
-def _anywhere(score, weights, loads, most, chosen, left):
-    """Write to `chosen` a part for each of the nodes `left`: of best `score` with `loads` up to `most`, or else the least full part."""
+def _anywhere(score: Array, weights: Array, loads: Array, most: Array, chosen: Array, left: Array) -> Array:
+    """Write a part for each of the nodes `left` to `chosen`: of best `score` where `weights` fit, else the least full; return `chosen`."""
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)
@@ -217,8 +222,8 @@ def _anywhere(score, weights, loads, most, chosen, left):
     return chosen
 
 
-def _counts(edges, balance, block_edges):
-    """Return what to balance, names among "nodes", "train" and "edges": the option `balance`, or a choice by in-degrees."""
+def _counts(edges: ReadableEdges, balance: str | Sequence[str] | None, block_edges: int) -> tuple[str, ...]:
+    """Return the names of the counts to balance: the option `balance`, or a choice by in-degrees, read for `block_edges` nodes at once."""
     counts = balancing.check(balance)
     if counts is not None:
         return counts
@@ -227,8 +232,8 @@ def _counts(edges, balance, block_edges):
     return balancing.by_degrees(mean, max(squares / max(edges.n_nodes, 1) - mean**2, 0) ** 0.5)
 
 
-def _ranges(parts, n_parts):
-    """Write part numbers to the array `parts`, in place: 0 for the first 1 / n_parts of the nodes, and so on."""
+def _ranges(parts: Array, n_parts: int) -> None:
+    """Fill the array `parts` in place with equal ranges of part numbers: 0 for the first 1 / n_parts of its entries, and so on."""
     for first in range(0, parts.size, BLOCK_EDGES):
         last = min(first + BLOCK_EDGES, parts.size)
         parts[first:last] = np.arange(first, last) * n_parts // parts.size
@@ -238,21 +243,21 @@ def _shuffle(parts, seed):
     np.random.Generator(np.random.PCG64(seed)).shuffle(parts)
 
 
-def _cut(edges, parts, block_edges):
+def _cut(edges: ReadableEdges, parts: Array, block_edges: int) -> int:
     """Return the number of edges between nodes of different parts, where parts[i] is the part of node i."""
     return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
                for first, last, degrees, sources in blocks(edges, 1, block_edges))
 
 
-def _row_pieces(edges, most):
+def _row_pieces(edges: ReadableEdges, most: int) -> Iterator[tuple[int, int, Array]]:
     """Yield (first node, node after the last, CSR row pointers) for consecutive ranges of at most `most` nodes."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)
 
 
-def blocks(edges, n_parts, most_edges=BLOCK_EDGES):
-    """Yield (first node, node after the last, in-degrees, sources) of consecutive blocks of nodes with at most `most_edges` in-edges.
+def blocks(edges: ReadableEdges, n_parts: int, most_edges: int = BLOCK_EDGES) -> Iterator[tuple[int, int, Array, Array]]:
+    """Yield (first node, node after the last, in-degrees, sources) of node ranges of up to `most_edges` edges; more `n_parts`, fewer nodes.
 
     An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """

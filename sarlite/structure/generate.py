@@ -15,6 +15,7 @@ from sarlite.structure.draw import (
     running_sums,
 )
 from sarlite.structure.edges import csr_by_dst
+from sarlite.types import Array
 
 _MAX_NOISE = 1e30  # noise * normal must be a finite float32
 
@@ -43,9 +44,9 @@ class Generated(NamedTuple):
     n_classes: int
 
 
-def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=1.0, exponent=3.0, train=0.1, val=0.2,
-        seed=0):
-    """Draw a graph from a degree-corrected stochastic block model, with features that tell little about the class.
+def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: int = 64, homophily: float = 0.65,
+        noise: float = 1.0, exponent: float = 3.0, train: float = 0.1, val: float = 0.2, seed: int = 0) -> Generated:
+    """Draw a stochastic block model with noisy features; a share `homophily` of edges is in a class, degrees have a tail `exponent`.
 
     One end of an edge is drawn in proportion to node weights. The other end is drawn in the same class with probability
     `homophily`, else in another class. Features are `centre[class] + noise * normal`. With the defaults a linear model
@@ -122,9 +123,10 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
     return Generated(indptr, indices, x, labels, *random_split(labels, train, val, rng), classes)
 
 
-def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, features=64, classes=8, train=0.1, val=0.2,
-         seed=0):
-    """Draw an R-MAT graph, whose edges fall into quadrants with probabilities a, b, c, d, with random features and labels.
+def rmat(nodes: int | None = None, edges: int | None = None, scale: int | None = None, a: float = 0.57, b: float = 0.19,
+         c: float = 0.19, d: float | None = None, features: int = 64, classes: int = 8, train: float = 0.1,
+         val: float = 0.2, seed: int = 0) -> Generated:
+    """Draw an R-MAT graph of `nodes` or 2^`scale` nodes by quadrant probabilities a, b, c, d, with random features, labels and splits.
 
     Each edge is placed in one quadrant of the adjacency matrix, with probabilities a, b, c and d, and recursively in a
     quadrant of this quadrant.
@@ -156,7 +158,9 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
     """
     require((nodes is None) != (scale is None), "nodes and scale", (nodes, scale), "one of the two")
     require(scale is None or 1 <= scale <= 31, "scale", scale, "1 to 31")
-    nodes = 1 << scale if nodes is None else nodes
+    if nodes is None:
+        assert scale is not None
+        nodes = 1 << scale
     require(nodes >= 2, "nodes", nodes, "at least 2")
     d = 1 - a - b - c if d is None else d
     shares = a, b, c, d
@@ -178,8 +182,9 @@ def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, fea
     return Generated(indptr, indices, *random_task(rng, nodes, features, classes, train, val), classes)
 
 
-def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200, largest=4000, inside=0.7, seed=0):
-    """Draw a Chung-Lu graph with communities: ends of edges are drawn in proportion to power-law weights.
+def power_law(nodes: int = 100_000, edges: int = 5_000_000, exponent: float = 2.5, cap: float = 60, smallest: int = 200,
+              largest: int = 4000, inside: float = 0.7, seed: int = 0) -> tuple[Array, Array]:
+    """Draw a Chung-Lu graph's CSR; a share `inside` of edges is in communities of `smallest` to `largest` nodes, `cap` bounds weights.
 
     Parameters
     ----------
@@ -236,7 +241,7 @@ def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200
     return csr_by_dst(np.concatenate((u, far_u)), np.concatenate((v, far_v)), nodes, undirected=True)
 
 
-def random_split(labels, train, val, rng):
+def random_split(labels: Array, train: float, val: float, rng: int | np.random.Generator) -> tuple[Array, Array, Array]:
     """Return random masks (training, validation, test), drawn in each class: `train` and `val` are numbers or shares of nodes.
 
     Parameters
@@ -275,17 +280,18 @@ def random_split(labels, train, val, rng):
     masks = np.zeros((3, labels.size), bool)
     for mask, chosen in zip(masks, (rank < first, (rank >= first) & (rank < second), rank >= second)):
         mask[order[chosen]] = True
-    return tuple(masks)
+    return masks[0], masks[1], masks[2]
 
 
-def _count(amount, sizes, at_least):
-    """Return how many nodes to draw of each class of the given `sizes`: a share `amount`, but `at_least`, if float; else `amount`."""
+def _count(amount: float, sizes: Array, at_least: int) -> Array:
+    """Return the number of nodes to draw of each class: `amount`, or if it is a float that share of `sizes`, `at_least` some."""
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
 
 
-def random_task(rng, nodes, features, classes, train, val):
+def random_task(rng: np.random.Generator, nodes: int, features: int, classes: int, train: float,
+                val: float) -> tuple[Array, Array, Array, Array, Array]:
     """Return (features, labels, training mask, validation mask, test mask), all random and independent of any graph."""
     require(features >= 1, "features", features, "at least 1")
     require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
@@ -294,14 +300,14 @@ def random_task(rng, nodes, features, classes, train, val):
     return x, labels, *random_split(labels, train, val, rng)
 
 
-def _pairs(edges):
+def _pairs(edges: int) -> int:
     """Return the number of undirected edges, half of the directed `edges`; raise a ConfigError if `edges` is odd."""
     require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every edge is stored in both directions")
     return edges // 2
 
 
-def _community_bounds(rng, nodes, smallest, largest):
-    """Return the first node of each community of random size, `smallest` to `largest` nodes, followed by the number of nodes."""
+def _community_bounds(rng: np.random.Generator, nodes: int, smallest: int, largest: int) -> Array:
+    """Return the first node of each community of `smallest` to `largest` nodes, drawn at random, followed by the number of nodes."""
     n_drawn = nodes // smallest + 1
     sizes = np.exp(rng.uniform(np.log(smallest), np.log(largest + 1), n_drawn)).astype(np.int64)
     ends = np.cumsum(np.clip(sizes, smallest, largest))

@@ -3,12 +3,13 @@
 The libraries are not imported: an object is recognised by its methods.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure import validation
+from sarlite.types import Array
 
 _PADDED = ("bsr", "dia")
 
@@ -33,7 +34,7 @@ class Entries(NamedTuple):
     indptr: np.ndarray | None = None
 
 
-def entries(matrix, name="matrix"):
+def entries(matrix: Any, name: str = "matrix") -> Entries:
     """Return the stored entries of a SciPy sparse array or matrix, or of a torch CSR tensor, as edges; errors name `name`.
 
     Parameters
@@ -81,8 +82,8 @@ def _of_torch(tensor, name):
     return Entries(tuple(tensor.shape), None, columns, values, indptr)
 
 
-def refuse_weights(values, name, instead):
-    """Raise a DataError, which proposes the call `instead`, unless all `values` are 1: others are overlooked edge weights.
+def refuse_weights(values: Array, name: str, instead: str) -> None:
+    """Raise a DataError unless all `values` are 1, so that no edge weights are ignored; it names the caller `name` and the call `instead`.
 
     Parameters
     ----------
@@ -99,8 +100,8 @@ def refuse_weights(values, name, instead):
                         f"weights are never left out silently: {instead} returns (graph, weights)")
 
 
-def networkx_edges(graph, weight):
-    """Return the edges of a networkx graph, with nodes numbered in the order of `graph.nodes`.
+def networkx_edges(graph: Any, weight: str) -> tuple[Array, Array, Array, Array]:
+    """Return (src, dst, weights, nodes) of a networkx graph, with node numbers in the order of `nodes`; `weight` names the edge attribute.
 
     Parameters
     ----------

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from sarlite.errors import ConfigError, import_optional
 from sarlite.profile import free_memory
 from sarlite.structure import metis_child
 from sarlite.structure.edges import chunk_edges, id_bits, row_chunks
+from sarlite.types import Array, DType
 
 SMALL = 1 << 14
 """Number of entries below which a graph is divided in this process, because METIS is faster than a process starts."""
@@ -28,8 +31,8 @@ _INSTEAD = "method 'fennel' takes 4 bytes a node, or bring parts in a file"
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")
 
 
-def check_room(n_nodes, n_edges, n_bytes=None):
-    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers, or the free memory, are too small.
+def check_room(n_nodes: int, n_edges: int, n_bytes: int | None = None) -> None:
+    """Raise a ConfigError if METIS's integers or `n_bytes` of free memory (None: measured) are too small to divide a graph of this size.
 
     Parameters
     ----------
@@ -72,8 +75,8 @@ class MetisMemory:
         os.ftruncate(self.fd, n_bytes)
         self._map = mmap.mmap(self.fd, n_bytes)
 
-    def array(self, name, n, dtype):
-        """Return the array `name`, (n,) with n >= 1; the first call allocates the array, filled with zeros."""
+    def array(self, name: str, n: int, dtype: DType) -> Array:
+        """Return the shared array called `name`, (n,) of `dtype`, n >= 1; the first call allocates the array, filled with zeros."""
         if name not in self.arrays:
             start = -(-self._end // 64) * 64
             self.arrays[name] = start, n, np.dtype(dtype).str
@@ -125,16 +128,16 @@ class Symmetric:
         self.xadj, self.adjncy = self._array("xadj", n_nodes + 1), self._array("adjncy", most)
         self._fill(both, n_nodes, min(chunk, chunk_edges(n_nodes)))
 
-    def _array(self, name, n):
+    def _array(self, name: str, n: int) -> Array:
         """Return an array of `n` zeros for METIS; in shared memory, under `name`, if a child process will call METIS."""
         return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
 
-    def _fill(self, both, n_nodes, chunk):
-        """Write the union of the one or two CSRs `both` to `xadj` and `adjncy`, without self loops and duplicates, in chunks of `chunk`."""
+    def _fill(self, graphs: Sequence[tuple[Array, Array]], n_nodes: int, chunk: int) -> None:
+        """Write the union of one or two CSR `graphs`, without self loops and duplicates, to `xadj` and `adjncy`, by `chunk` edges."""
         bits, filled = np.uint64(id_bits(n_nodes)), 0
-        for low, high in row_chunks(both[0][0], chunk):
-            keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
-            if len(both) > 1:
+        for low, high in row_chunks(graphs[0][0], chunk):
+            keys = np.concatenate([_keys(*graph, low, high, bits) for graph in graphs])
+            if len(graphs) > 1:
                 keys.sort()
             rows = (keys >> bits).view(np.int64)
             columns = (keys & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
@@ -150,7 +153,7 @@ class Symmetric:
         np.cumsum(self.xadj, out=self.xadj)
         self.adjncy = self.adjncy[:filled]
 
-    def divide(self, n_parts, seed, weights=None):
+    def divide(self, n_parts: int, seed: int, weights: Array | None = None) -> Array:
         """Return METIS's part of each node, (n_nodes,) int32; `weights` are the node weights to balance.
 
         Parameters
@@ -192,8 +195,8 @@ class Symmetric:
         return parts.copy()
 
 
-def _run_child(job, fd, where):
-    """Run METIS in a child process on the graph that the dict `job` describes; raise a ConfigError if METIS fails."""
+def _run_child(job: dict[str, Any], fd: int, where: str) -> None:
+    """Run METIS in a child process on the graph that `job` describes, in the shared memory `fd`; a ConfigError on failure names `where`."""
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
                           "bring parts in a file")
@@ -220,7 +223,7 @@ def _run_child(job, fd, where):
         raise ConfigError(f"method: METIS failed for {where}: {reason}")
 
 
-def _signal_name(number):
+def _signal_name(number: int) -> str:
     """Return the name of a signal for an error message; for SIGKILL add the likely cause."""
     try:
         name = signal.Signals(number).name
@@ -229,14 +232,14 @@ def _signal_name(number):
     return name + (", perhaps for want of memory" if number == signal.SIGKILL else "")
 
 
-def _index():
+def _index() -> np.dtype[Any]:
     """Return the integer dtype of the installed METIS: pymetis passes arrays of this dtype without a copy."""
     pymetis = import_optional("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 
 
-def _keys(indptr, indices, low, high, bits):
-    """Return (row - low) * 2^bits + column, a number to sort by, of each edge in the CSR rows from `low` up to, not including, `high`."""
+def _keys(indptr: Array, indices: Array, low: int, high: int, bits: Any) -> Array:
+    """Return a sort key, (row - low) * 2^bits + column, for each edge in the CSR rows low .. high - 1."""
     keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
     keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
     return keys

@@ -13,7 +13,7 @@ import warnings
 
 
 def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
-    """Return METIS's part of each node of the graph `xadj`, `adjncy`, by a call of the module `pymetis`.
+    """Return METIS's part of each node of the graph with the CSR (`xadj`, `adjncy`) and node `weights`, by a call of the module `pymetis`.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def main():
     arrays["parts"][:] = parts
 
 
-def end_with(parent):
-    """Let Linux kill this process when process `parent` ends; exit at once if the parent has ended already."""
+def end_with(parent: int) -> None:
+    """Let Linux kill this process when the process with the id `parent` ends; exit at once if that process has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

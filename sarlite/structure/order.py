@@ -1,19 +1,22 @@
 """Orders of rows that place nodes with common neighbours close together, so that gathered rows are still in the cache."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sarlite.errors import ConfigError
 from sarlite.structure import validation
 from sarlite.structure.cluster import clusters
 from sarlite.structure.edges import index_dtype
-from sarlite.structure.fennel import EdgesInMemory
+from sarlite.structure.fennel import EdgesInMemory, ReadableEdges
 from sarlite.structure.partition import partition
 from sarlite.structure.renumber import edges_in_order
+from sarlite.types import Array, ArrayLike
 
 METHODS = ("metis", "cluster")
 
 
-def cluster_size(n_nodes):
+def cluster_size(n_nodes: int) -> int:
     """Return the default number of nodes of a cluster: 1,000, but at most an eighth of the graph's `n_nodes`.
 
     1,000 rows of 256 float32 features are a mebibyte. Sizes from 250 to 2,000 nodes make no measurable difference.
@@ -21,8 +24,9 @@ def cluster_size(n_nodes):
     return min(1000, max(1, n_nodes // 8))
 
 
-def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
-    """Return the nodes of a graph in an order that puts nodes with common neighbours close together.
+def order(indptr: Array, indices: Array, method: str = "metis", *, seed: int = 0,
+          cluster_nodes: int | None = None) -> Array:
+    """Return a graph's nodes cluster after cluster of about `cluster_nodes` nodes, so that nodes with common neighbours are close together.
 
     The graph is divided into clusters. The order lists the nodes cluster after cluster, and by ascending ids within a
     cluster. METIS numbers clusters by repeated bisection, so consecutive clusters are near each other. One order of the
@@ -64,8 +68,9 @@ def order(indptr, indices, method="metis", *, seed=0, cluster_nodes=None):
     return np.argsort(cluster_of, kind="stable").astype(index_dtype(n_nodes))
 
 
-def by_cluster(edges, tell=lambda text: None, cluster_nodes=None):
-    """Return the nodes of a graph sorted by cluster, where nodes of a cluster share neighbours; see `cluster.clusters`.
+def by_cluster(edges: ReadableEdges, tell: Callable[[str], object] = lambda text: None,
+               cluster_nodes: int | None = None) -> Array:
+    """Return the nodes sorted by cluster of at most `cluster_nodes` nodes that share neighbours; tell(text) reports passes over `edges`.
 
     Parameters
     ----------
@@ -83,19 +88,19 @@ def by_cluster(edges, tell=lambda text: None, cluster_nodes=None):
     return np.argsort(cluster_of, kind="stable").astype(index_dtype(edges.n_nodes))
 
 
-def check_method(method):
+def check_method(method: str) -> None:
     """Raise a ConfigError unless `method` is "metis" or "cluster", the methods of `order`."""
     if method not in METHODS:
         raise ConfigError(f"order: {method!r} is none of {', '.join(METHODS)}")
 
 
-def check_order(order, n_nodes, source):
+def check_order(order: ArrayLike, n_nodes: int, source: str) -> Array:
     """Return `order` as an array, or raise a DataError that names `source` unless it is a permutation of the nodes."""
     return validation.permutation(f"{source}: order", order, n_nodes, what="node", entry="place {at} has node {value},")
 
 
-def near_share(indptr, indices, order=None, near=None):
-    """Return the share of edges, 0 to 1, whose ends are less than `near` positions apart in the node order `order`.
+def near_share(indptr: Array, indices: Array, order: ArrayLike | None = None, near: int | None = None) -> float:
+    """Return the share of edges, 0 to 1, whose ends are less than `near` positions apart in the node order `order`, or by id if None.
 
     Parameters
     ----------

@@ -1,11 +1,13 @@
 """InEdges: a part's in-edges as one CSR; EdgesByOwner: these edges divided by the owners of their sources, into blocks."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.errors import DataError
 from sarlite.structure.block import Block, EdgeOrder
+from sarlite.types import Array, DType
 
 
 class InEdges(NamedTuple):
@@ -32,8 +34,8 @@ class InEdges(NamedTuple):
         """Number of destination rows."""
         return len(self.indptr) - 1
 
-    def some(self, mask, first_row=0):
-        """Return (InEdges of the edges in `mask`, their index into edge values); `first_row` is the first destination's number.
+    def some(self, mask: Array, first_row: int = 0) -> tuple["InEdges", Array]:
+        """Return (InEdges of the edges in `mask`, their index into edge values); `first_row` is the row number of the first destination.
 
         Parameters
         ----------
@@ -52,7 +54,7 @@ class InEdges(NamedTuple):
         edges = InEdges(indptr, self.indices[places], added_loops=loops)
         return edges, places if self.numbers is None else self.numbers[places]
 
-    def sorted(self):
+    def sorted(self) -> "InEdges":
         """Return the same edges with ascending sources in each row; equal edges keep their order."""
         if is_sorted(self.indptr, self.indices):
             return self
@@ -61,7 +63,7 @@ class InEdges(NamedTuple):
         return self._replace(indices=self.indices[order], numbers=numbers)
 
 
-def is_sorted(indptr, indices):
+def is_sorted(indptr: Array, indices: Array) -> bool:
     """Return True if the sources of each CSR row ascend. Memory: one byte for each edge."""
     falls = indices[1:] < indices[:-1]
     starts = indptr[1:-1]
@@ -69,7 +71,7 @@ def is_sorted(indptr, indices):
     return not falls.any()
 
 
-def find_error(edges, n_rows):
+def find_error(edges: InEdges, n_rows: int) -> DataError | None:
     """Return a DataError if `edges` is not a CSR whose sources are in 0 .. n_rows - 1; None if it is."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
@@ -103,8 +105,11 @@ class EdgesByOwner(NamedTuple):
     lasting: bool = True
     grouped: bool = True
 
-    def blocks(self, groups, ends, src_ids, offsets, dtype):
-        """Return the Blocks of groups of source parts: one Block for a group of several parts, one for each range of a single part.
+    def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
+               offsets: Sequence[int], dtype: DType) -> list[Block]:
+        """Return a Block for each group of several source parts, and for each column range (by `ends`) of a group of one part.
+
+        `src_ids` and `offsets` have an entry for each block.
 
         The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
         destination rows with edges.
@@ -139,8 +144,8 @@ class EdgesByOwner(NamedTuple):
                 block.positions = where
         return blocks
 
-    def _order(self, csrs, members):
-        """Return a function (block number) -> argument `order` of `Block`, which tells the block the positions of its edges."""
+    def _order(self, csrs: list[tuple[Any, Any]], members: list[list[int]]) -> Callable[[int], Any]:
+        """Return a function that maps a block's number to argument `order` of `Block`; `members` lists the source parts of each block."""
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
         if len(csrs) < len(self.where):  # some block has the edges of several parts
@@ -151,8 +156,8 @@ class EdgesByOwner(NamedTuple):
         order = EdgeOrder(self.edges.n_dst, [csrs[k] for k in by_source])
         return lambda k: (order, [by_source.index(k)])
 
-    def _ranges(self, group, ends):
-        """Yield (positions, CSR columns) of the edges of each block of a group of parts; columns of a block count from 0."""
+    def _ranges(self, group: list[int], ends: list[int]) -> Iterator[tuple[Any, Array]]:
+        """Yield (edge positions, CSR columns) for each block of the parts `group`, divided at columns `ends`; its columns start at 0."""
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
             return
@@ -164,7 +169,7 @@ class EdgesByOwner(NamedTuple):
             chosen = np.flatnonzero((columns >= a) & (columns < b))
             yield where[chosen], columns[chosen] - columns.dtype.type(a)
 
-    def _merged(self, group, starts):
+    def _merged(self, group: list[int], starts: list[int]) -> tuple[Array, Array]:
         """Return (positions, CSR columns) of the edges from all parts in `group`, whose columns begin at `starts`; positions ascend."""
         places = np.concatenate([self.where[q] for q in group])
         order = np.argsort(places, kind="stable")
@@ -172,13 +177,13 @@ class EdgesByOwner(NamedTuple):
         return places[order], columns[order]
 
 
-def _as(array, dtype):
+def _as(array: Array | None, dtype: DType) -> Array | None:
     """Return `array` cast to `dtype`, or None if it is None."""
     return None if array is None else array.astype(dtype, copy=False)
 
 
-def _rows_with_edges(indptr, where, keep_all):
-    """Return (destination of each CSR row, row pointers) of a CSR of the edges at the positions `where` of another CSR.
+def _rows_with_edges(indptr: Array, where: Any, keep_all: bool) -> tuple[Array | None, Array]:
+    """Return (destination of each CSR row, row pointers) of a CSR's edges at positions `where`; `keep_all` keeps rows without edges.
 
     Destinations without edges have no CSR row. The first result is None if every destination has a CSR row: with
     `keep_all`, and if that takes less memory.
@@ -187,23 +192,23 @@ def _rows_with_edges(indptr, where, keep_all):
         return None, indptr
     ends = np.searchsorted(where, indptr).astype(np.int64)
     rows = None if keep_all else np.flatnonzero(np.diff(ends))
-    if keep_all or 3 * len(rows) > 2 * len(ends):
+    if rows is None or 3 * len(rows) > 2 * len(ends):
         return None, ends
     return rows, np.append(ends[rows], ends[-1])
 
 
-def among(ascending, values):
-    """Return a mask of the shape of `values`: True for each value that is in the sorted array `ascending`."""
-    places = np.minimum(np.searchsorted(ascending, values), max(len(ascending) - 1, 0))
-    return ascending[places] == values if len(ascending) else np.zeros(values.shape, bool)
+def among(sorted_values: Array, values: Array) -> Array:
+    """Return a mask of the shape of `values`: True for each value that occurs in the sorted array `sorted_values`."""
+    places = np.minimum(np.searchsorted(sorted_values, values), max(len(sorted_values) - 1, 0))
+    return sorted_values[places] == values if len(sorted_values) else np.zeros(values.shape, bool)
 
 
-def owners(rows, offsets):
+def owners(rows: Array, offsets: Array) -> Array:
     """Return the rank that owns each row number, (n,) unsigned; rank p owns rows offsets[p] .. offsets[p + 1] - 1."""
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
 
 
-def needed_rows(sets, offsets, rank):
+def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
     """Return (positions of the edges in `sets` by the owner of their source, rows that each owner must send to `rank`).
 
     Parameters
@@ -244,12 +249,13 @@ def needed_rows(sets, offsets, rank):
     return where, needs
 
 
-def by_owner(sets, where, needs, offsets, rank):
+def by_owner(sets: Sequence[InEdges], where: list[list[Any]], needs: Sequence[Array], offsets: Array,
+             rank: int) -> list[EdgesByOwner]:
     """Return each set's edges divided by the owner of their source, from the results `where` and `needs` of `needed_rows`.
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """
-    columns = [[] for _ in sets]
+    columns: list[list[Array]] = [[] for _ in sets]
     for q, need in enumerate(needs):
         place = None
         if q != rank:

@@ -1,5 +1,7 @@
 """Partitions, which assign nodes to parts, one part for each rank, and measures of the cost of a partition."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sarlite.errors import ConfigError
@@ -8,6 +10,7 @@ from sarlite.structure import validation
 from sarlite.structure.fennel import EdgesInMemory, fennel
 from sarlite.structure.metis import Symmetric, check_room
 from sarlite.structure.renumber import edges_in_order, sequence
+from sarlite.types import Array, ArrayLike, JsonDict
 
 METHODS = ("metis", "fennel", "random", "contiguous")
 BALANCED = ("metis", "fennel")
@@ -15,8 +18,10 @@ BALANCED = ("metis", "fennel")
 MOST_PARTS = 1 << 24
 
 
-def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0, types=None):
-    """Return the part of each node, (n_nodes,) int32, from the CSR of a graph and the name of a `method`.
+def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis", *, train_mask: Array | None = None,
+              balance: str | Sequence[str] | None = None, seed: int = 0,
+              types: Sequence[int] | Array | None = None) -> Array:
+    """Return each node's part of a CSR graph, (n_nodes,) int32; `balance` names the balanced counts, `types` are bounds of typed id ranges.
 
     Parameters
     ----------
@@ -103,17 +108,18 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
     return parts if train is None else balancing.swap_training(graph.xadj, graph.adjncy, parts, n_parts, train)
 
 
-def _evenly(n_nodes, n_parts, method, seed):
+def _evenly(n_nodes: int, n_parts: int, method: str, seed: int) -> Array:
     """Return the part of each node: ranges of ids, or random with method "random". Part sizes differ by at most 1."""
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
 
 
-def _even_types(graph, parts, n_parts, types, nodes_too, train):
-    """Move nodes between parts until the training nodes of each type, and if `nodes_too` all nodes of each type, are balanced."""
+def _even_types(graph: Symmetric, parts: Array, n_parts: int, types: Sequence[int] | Array, balance_nodes: bool,
+                train: Array | None) -> Array:
+    """Balance each type's training nodes and, if `balance_nodes`, all its nodes, by moves between parts; change and return `parts`."""
     n_types = len(types) - 1
     kinds = np.repeat(np.arange(n_types), np.diff(types))
-    even = kinds if nodes_too else np.full(parts.size, -1)  # group of nodes that a node is balanced with; -1 for none
+    even = kinds if balance_nodes else np.full(parts.size, -1)  # group of nodes that a node is balanced with; -1 for none
     if train is not None:
         even = np.where(train, n_types + kinds, even)
     for kind in range(int(even.max(initial=-1)) + 1):
@@ -121,13 +127,13 @@ def _even_types(graph, parts, n_parts, types, nodes_too, train):
     return parts
 
 
-def check_parts(parts, n_nodes, n_parts, source):
+def check_parts(parts: ArrayLike, n_nodes: int, n_parts: int, source: str) -> Array:
     """Return `parts` as (n_nodes,) int32, or raise a DataError that names `source` and the first bad value."""
     return validation.integers(f"{source}: parts", parts, length=n_nodes, stop=n_parts, what="part",
                           entry="node {at} has part {value},").astype(np.int32)
 
 
-def report(indptr, indices, parts, n_parts, train_mask=None):
+def report(indptr: Array, indices: Array, parts: ArrayLike, n_parts: int, train_mask: ArrayLike | None = None) -> JsonDict:
     """Return measures of a partition, a dict: cut edges, halo rows, and the parts' numbers of nodes and edges.
 
     Parameters
@@ -180,7 +186,7 @@ class Tally:
         self.tiles, self.halo_tiles = (np.zeros((n_parts, n_parts), np.int64) if tiles else None for _ in range(2))
         self._seen = np.zeros(int(offsets[-1]), bool)
 
-    def add(self, part, sources):
+    def add(self, part: int, sources: Array) -> None:
         """Count some in-edges of part number `part`, given the row numbers of their `sources`: all edges, cut edges and halo rows."""
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
@@ -189,7 +195,7 @@ class Tally:
         if self.tiles is not None:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
-    def close(self, part):
+    def close(self, part: int) -> None:
         """Compute the number of halo rows of part number `part`, once all its in-edges were added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
@@ -197,12 +203,12 @@ class Tally:
         self._seen[:] = False
 
 
-def rows_by_part(offsets, rows):
+def rows_by_part(offsets: Array, rows: Array) -> Array:
     """Return how many of the row numbers `rows` belong to each part; part q has rows offsets[q] .. offsets[q + 1] - 1."""
     return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
 
 
-def measures(*, cut_edges, **counts):
+def measures(*, cut_edges: int, **counts: Array) -> JsonDict:
     """Return the measures of a partition, a dict for JSON: `counts` of each part, their imbalance, and the share of cut edges.
 
     Parameters

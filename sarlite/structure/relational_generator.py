@@ -1,11 +1,12 @@
 """A generated graph of several node types with the proportions of ogbn-mag: papers, authors, institutions and fields."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.structure.draw import generator, pick, power_law_weights, require, require_room, running_sums
 from sarlite.structure.generate import random_split
+from sarlite.types import Array
 
 TYPES = {"paper": 0.38, "author": 0.585, "institution": 0.004, "field_of_study": 0.031}
 """Node type to its share of the nodes."""
@@ -57,7 +58,7 @@ class Relational(NamedTuple):
 
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
-    """Draw a graph of papers, authors, institutions and fields, with four relations and their reverses.
+    """Draw a graph of papers, authors, institutions and fields; a share `homophily` of edges is in a class, weights have a tail `exponent`.
 
     All nodes have a class. Both ends of an edge are drawn in proportion to node weights; with probability `homophily`
     the destination has the class of the source. Only papers have features, `centre[class] + noise * normal`, and
@@ -120,12 +121,12 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
     return Relational(n_nodes, with_reverses(drawn), {TARGET: x}, TARGET, labels, in_train, in_val, in_test, classes)
 
 
-def with_reverses(edges):
+def with_reverses(edges: dict[Any, tuple[Array, Array]]) -> dict[Any, tuple[Array, Array]]:
     """Return {relation: (src, dst)} with the given edge lists, followed by each relation's reversed edges (dst, src)."""
     return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
 
 
-def reverse(relation):
+def reverse(relation: tuple[str, str, str]) -> tuple[str, str, str]:
     """Return (destination type, "rev_" + name, source type) for a relation (source type, name, destination type)."""
     source, name, to = relation
     return to, f"rev_{name}", source
@@ -144,8 +145,9 @@ class _Side:
         self.labels[self.ids] = of
 
 
-def _draw(rng, source, to, n_edges, homophily, relation):
-    """Return (src, dst), node ids of `n_edges` distinct random edges; a share `homophily` joins nodes of the same class."""
+def _draw(rng: np.random.Generator, source: _Side, to: _Side, n_edges: int, homophily: float, relation: tuple[str, str,
+          str]) -> tuple[Array, Array]:
+    """Return (src, dst), node ids of `n_edges` distinct random edges of `relation`; a share `homophily` joins nodes of the same class."""
     name, most = f"edges of {relation[1]}", source.n * to.n // 2
     require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
     keys = np.empty(0, np.int64)

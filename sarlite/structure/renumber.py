@@ -1,12 +1,16 @@
 """Renumbering of rows: nodes sorted by part, and the edges of a graph whose rows are in another order."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
 from sarlite.structure.edges import ascending, chunk_edges, index_dtype, row_chunks
+from sarlite.types import Array, ArrayLike
 
 
-def sequence(parts, n_parts, order=None):
-    """Return (nodes sorted by the part that owns them, first position of each part in this order).
+def sequence(parts: Array, n_parts: int, order: Array | None = None) -> tuple[Array, Array]:
+    """Return (nodes sorted by part, and within a part by `order` or id; position of each part's first node, with the end appended).
 
     Parameters
     ----------
@@ -31,15 +35,17 @@ def sequence(parts, n_parts, order=None):
     return nodes, np.concatenate(([0], np.cumsum(np.bincount(parts, minlength=n_parts)))).astype(np.int64)
 
 
-def inverse(permutation):
+def inverse(permutation: Array) -> Array:
     """Return the inverse of a permutation: entry i is the position of i in `permutation`."""
     new_row = np.empty(permutation.size, index_dtype(permutation.size))
     new_row[permutation] = np.arange(permutation.size, dtype=new_row.dtype)
     return new_row
 
 
-def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, new_row=None):
-    """Yield (first new row, row after the last, edge positions, sources) for pieces of the edges, where new row i is row rows[i].
+def edges_in_order(indptr: Array, indices: Any, rows: Array, cuts: ArrayLike = (), *, sort: bool = False,
+                   read: Callable[[Any, Array], Array] | None = None,
+                   new_row: Array | None = None) -> Iterator[tuple[int, int, Array, Array]]:
+    """Yield (first new row, row after the last, edge positions, sources) of pieces that start at `cuts` too; new row i is row rows[i].
 
     Parameters
     ----------

@@ -1,11 +1,13 @@
 """Partition of the nodes of several types together, as nodes of one graph."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.structure import edges as edge_lists
 from sarlite.structure.partition import partition
+from sarlite.types import Array
 
 
 class Joined(NamedTuple):
@@ -21,19 +23,19 @@ class Joined(NamedTuple):
 
     indptr: np.ndarray
     indices: np.ndarray
-    n_nodes: dict
+    n_nodes: Mapping[str, int]
 
     @property
     def ends(self):
         """First node of each type, followed by the number of all nodes, (n_types + 1,)."""
         return np.cumsum([0, *self.n_nodes.values()])
 
-    def by_type(self, values):
+    def by_type(self, values: Array) -> dict[str, Array]:
         """Divide `values`, one for each node, into a dict {node type: values of its nodes}."""
         return dict(zip(self.n_nodes, np.split(values, self.ends[1:-1])))
 
 
-def join(edges, n_nodes):
+def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Mapping[str, int]) -> Joined:
     """Join the edge lists of several relations to one graph, whose nodes are numbered type after type.
 
     Parameters
@@ -46,11 +48,13 @@ def join(edges, n_nodes):
     start = dict(zip(n_nodes, ends))
     src, dst = (np.concatenate([np.zeros(0, np.int64), *(np.asarray(pair[k]) + start[relation[2 * k]]
                                                          for relation, pair in edges.items())]) for k in (0, 1))
-    return Joined(*edge_lists.csr_by_dst(src, dst, int(ends[-1])), n_nodes)
+    indptr, indices = edge_lists.csr_by_dst(src, dst, int(ends[-1]))
+    return Joined(indptr, indices, n_nodes)
 
 
-def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
-    """Partition the nodes of all types as one graph; return {node type: part of each node, (n,) int32}.
+def divide(graph: Joined, n_parts: int, method: str = "metis", *, train: Mapping[str, Array] | None = None,
+           balance: str | Sequence[str] | None = None, seed: int = 0) -> dict[str, Array]:
+    """Partition the nodes of all types as one graph; return {type: part of each node, (n,) int32}. `train` has masks by type.
 
     Parameters
     ----------

@@ -1,16 +1,18 @@
 """Checks of arrays and numbers from a caller: dtype, shape and range. Each error names the argument."""
 
 import operator
+from typing import Any
 
 import numpy as np
 
 from sarlite.errors import DataError
+from sarlite.types import Array
 
 MOST_NODES = 3_000_000_000
 """Largest number of nodes; its square fits into 64 bits."""
 
 
-def count(name, value, least=0, most=MOST_NODES):
+def count(name: str, value: Any, least: int = 0, most: int = MOST_NODES) -> int:
     """Return `value` as an int in least .. most; raise a DataError that names `name` for any other value."""
     try:
         number = operator.index(value)
@@ -29,7 +31,7 @@ def first_true(mask):
     return int(at[0]) if mask.ndim == 1 else tuple(map(int, at))
 
 
-def array(name, data):
+def array(name: str, data: Any) -> Array:
     """Return `data` as an ndarray, without a copy if possible; errors name `name`.
 
     Raise a DataError if `data` cannot be converted, or has Python objects.
@@ -43,8 +45,9 @@ def array(name, data):
     return values
 
 
-def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},", first=0):
-    """Return `data`, integers in start .. stop - 1, (length,), as an int32 or int64 array; `name`, `what` and `entry` are for errors.
+def integers(name: str, data: Any, *, length: int | None = None, start: int = 0, stop: int = 1 << 63, what: str = "id",
+             entry: str = "entry {at} is {value},", first: int = 0) -> Array:
+    """Return `data`, integers in start .. stop - 1, (length,), as int32 or int64; `name`, `what`, `entry`, `first` appear in errors.
 
     Parameters
     ----------
@@ -88,8 +91,8 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
     return np.ascontiguousarray(values, values.dtype if values.dtype in (np.int32, np.int64) else np.int64)
 
 
-def permutation(name, data, n, **how):
-    """Return `data`, a permutation of 0 .. n - 1, as an integer array; raise a DataError, which names `name`, for other arrays.
+def permutation(name: str, data: Any, n: int, **how: Any) -> Array:
+    """Return `data`, a permutation of 0 .. n - 1, as integers, or raise a DataError that names `name`; `how` are options of `integers`.
 
     `how` are further arguments of `integers`.
     """
@@ -101,7 +104,7 @@ def permutation(name, data, n, **how):
     return numbers
 
 
-def bools(name, data, length):
+def bools(name: str, data: Any, length: int) -> Array:
     """Return `data` as a contiguous array of bools, (length,); raise a DataError that names `name` for other arrays."""
     values = array(name, data)
     if values.dtype != bool or values.shape != (length,):
@@ -109,7 +112,7 @@ def bools(name, data, length):
     return np.ascontiguousarray(values)
 
 
-def weights(name, data, length):
+def weights(name: str, data: Any, length: int) -> Array:
     """Return `data`, finite edge weights, (length,), as float32 or float64; raise a DataError, naming `name`, for others.
 
     Arrays of float32 and float64 keep their dtype, and other numbers become float64.
