@@ -81,7 +81,7 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build a graph's data from edges src[k] -> dst[k], bipartite with `n_src` and `n_dst`; flags add reverses, loops, drop duplicates."""
+    """Build a graph's data from edges src[k] -> dst[k]; `n_src` and `n_dst` make the graph bipartite; the flags add or drop edges."""
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
@@ -128,7 +128,7 @@ def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build a graph's data from a CSR of each node's sources or a sparse matrix; CSR entry k is edge edge_index[k]; `n_src`: bipartite."""
+    """Build a graph's data from a CSR of each node's sources or a sparse matrix; entry k is edge edge_index[k]; bipartite with `n_src`."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
@@ -140,14 +140,14 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of a graph with an edge j -> i for each stored a[i, j], values in `tocoo()` order); bipartite with `n_src` sources."""
+    """Return (data of a graph with an edge j -> i for each stored a[i, j], (n_edges,) weights a[i, j]); with `n_src` it is bipartite."""
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of an undivided graph, edge weights from the attribute `weight`, or ones if it is None) from a networkx graph."""
+    """Return (data of an undivided graph, (n_edges,) edge weights: attribute `weight`, or ones if None) from a networkx graph."""
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
@@ -253,7 +253,7 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return (edges numbered by `ids`, None) if the edge ids are a permutation of 0 .. n - 1; else return (edges, ids) unchanged.
+    """Return (edges with edge values in the order of `ids`, None) if the edge ids are a permutation of 0 .. n - 1; else (edges, ids).
 
     Otherwise return (edges, ids) unchanged. If the ids are 0 .. n - 1, this rank has all edges, and edge values in the
     order of the ids need no indexing by ids.

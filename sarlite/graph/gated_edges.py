@@ -106,7 +106,7 @@ class _GatedRelations(StandIn):
 
 
 def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -> tuple[fn.BuiltIn, str]:
-    """Return (message, reducer) that aggregate over `graph` like the arguments, but with each edge's message multiplied by its `gate`."""
+    """Return a new (message, reducer) that aggregates the arguments' messages over `graph`, each multiplied by its edge's `gate`."""
     if isinstance(message, fn.Linear):
         message = fn.copy_src(message.x @ message.weight)
     if isinstance(message, fn.CopySrc) and reducer in SUMS:

@@ -100,7 +100,7 @@ class Graph(LayerGraph):
     def from_edges(cls, src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
-        """Make a whole graph of edges src[k] -> dst[k] (bipartite with `n_src`, `n_dst`); flags add reverse edges, loops, drop duplicates.
+        """Make a whole graph from edges src[k] -> dst[k]; `n_src` and `n_dst` make the graph bipartite; the flags add or drop edges.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Graph(LayerGraph):
     @classmethod
     def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
-        """Make a whole graph from a CSR of each node's sources, or a sparse matrix; CSR entry k is edge edge_index[k]; `n_src`: bipartite.
+        """Make a whole graph from a CSR of each node's sources or a sparse matrix; entry k is edge edge_index[k]; bipartite with `n_src`.
 
         Parameters
         ----------
@@ -317,7 +317,7 @@ class Graph(LayerGraph):
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
-        """Make this rank's part of a graph from its nodes' in-edges, a CSR, and from ids; options from `mode` on are of the row exchange.
+        """Make this rank's part of a graph from a CSR of its nodes' in-edges and from ids; options from `mode` on control the row exchange.
 
         Collective.
 
@@ -369,7 +369,7 @@ class Graph(LayerGraph):
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
-        """Return this rank's part by `parts` (a method or ranks of nodes), rows in `order`; from `mode` on, options of the row exchange.
+        """Return this rank's part by `parts` (a method, or each node's rank), rows in `order`; options from `mode` on control the exchange.
 
         Collective.
 

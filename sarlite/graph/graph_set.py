@@ -136,7 +136,7 @@ class GraphSet(Unchanging):
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return (GraphSet of this rank's graphs number `rows`, row in this set of each of their nodes, graph by graph). Collective.
+        """Return (GraphSet of this rank's graphs at `rows`, row in this set of each node of these graphs, graph by graph). Collective.
 
         Parameters
         ----------

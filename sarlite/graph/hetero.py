@@ -107,7 +107,7 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int | None = None, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from {relation: (src, dst)} or, with `comm`, this rank's part by `parts`; from `mode` on, options of row exchange.
+        """Make a graph from {relation: (src, dst)} or, with `comm`, this rank's part by `parts`; from `mode` on, options of the exchange.
 
         Collective.
 
@@ -219,7 +219,7 @@ class HeteroGraph(SharedState, RelationalLayer):
                   edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make this rank's part of a graph from {relation: CSR of in-edges} and ids; from `mode` on, options of row exchange. Collective.
+        """Make this rank's part of a graph from {relation: CSR of in-edges} and ids; from `mode` on, options of the exchange. Collective.
 
         Row numbers count the nodes of a type on all ranks, rank after rank. No rank holds an array of n_nodes entries.
 

@@ -192,7 +192,9 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
                   dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
-        """Return each node's incoming messages, reduced: (n_dst, ...). `src`, `dst`, `edge` are inputs of a message function. Collective.
+        """Return each node's incoming messages reduced by `reducer`, (n_dst, ...); `src`, `dst`, `edge` are a message function's inputs.
+
+        Collective.
 
         out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
 
@@ -309,7 +311,7 @@ class LayerGraph(SharedState):
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def edge_sums(self) -> EdgeSums:
-        """Return the accumulators for sums over edges: plain floats, or exact accumulators in numerics "exact".
+        """Return the factory of accumulators for sums over edges: of plain floats, or of exact accumulators in numerics "exact".
 
         Collective in numerics "exact".
 
@@ -358,7 +360,7 @@ class LayerGraph(SharedState):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return (factors of output rows, factors of source rows) that turn a sum into the reduction `reducer`. Collective.
+        """Return (factor of each output row, factor of each source row) that turn sums into `reducer`, float64; None for all 1. Collective.
 
         Returns
         -------
@@ -445,7 +447,7 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return a factor for each sampled edge that makes `reducer` estimate the full graph's result, (n_edges,) float64, or None.
+        """Return factors of sampled edges that make `reducer` estimate the full graph's result, (n_edges,); None if `scales` has all.
 
         Return None if the edges of each row have one factor, which `scales` then returns.
 

@@ -100,7 +100,7 @@ class RelationFetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
-    """Build the exchange of source rows that `relations` share, and a Graph for each; choices are logged in `evaluation_log`. Collective.
+    """Build the exchange of source rows for `relations` and a Graph for each; `evaluation_log` gets chosen evaluation orders. Collective.
 
     Parameters
     ----------

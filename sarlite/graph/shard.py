@@ -173,14 +173,14 @@ def _divide_together(n_parts: int, edges: Mapping[Relation, tuple[Array, Array]]
 # ---- divisions
 
 
-def _division(comm: Communicator, parts: str | ArrayLike, n_nodes: int, argument: str, owner: str,
+def _division(comm: Communicator, parts: str | ArrayLike, n_nodes: int, argument_name: str, error_prefix: str,
               divide: Callable[[str], Array]) -> Array:
-    """Return each node's MPI rank: `parts`, checked, or rank 0's divide(parts) if a method; errors name `argument`, `owner`. Collective."""
+    """Return each node's MPI rank: `parts`, checked, or rank 0's divide(parts) if a method. Other arguments are for errors. Collective."""
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
-    parts = together(comm, lambda: partition.check_parts(check_array(argument, parts), n_nodes, comm.size, owner))
-    agree(comm, parts, argument)
+    parts = together(comm, lambda: partition.check_parts(check_array(argument_name, parts), n_nodes, comm.size, error_prefix))
+    agree(comm, parts, argument_name)
     return parts
 
 

@@ -151,7 +151,7 @@ def range_error(weight: Array, values: Array) -> DataError | None:
 
 
 def check_range(weight: Array | None, dtype: DType) -> None:
-    """Raise a DataError if a weight is not a finite number of `dtype`."""
+    """Raise a DataError if one of the weights is not a finite number of `dtype`; None and integer dtypes pass."""
     if weight is not None and np.dtype(dtype).kind == "f":
         with np.errstate(over="ignore"):
             error = range_error(weight, weight.astype(dtype, copy=False))
@@ -207,7 +207,7 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Reorder `values` from the CSR's order to the order of edge values: value k goes to index numbers[k]; unchanged if it is None.
+    """Reorder `values` from the CSR's order to the order of edge values: value k goes to index numbers[k]; None keeps the order.
 
     Parameters
     ----------

@@ -4,8 +4,9 @@ The schedule brings rows and gives them to the operator, one block of edges at a
 and operators know no schedule.
 """
 
+from collections.abc import Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from sarlite.types import Array
 
 
 class Saved(NamedTuple):
-    """State of a call of `forward` that `vjp` needs.
+    """Values that the forward pass of an aggregation saves for the backward pass: residuals, context and source rows.
 
     Attributes
     ----------
@@ -42,7 +43,9 @@ class Saved(NamedTuple):
 
 
 def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums: EdgeSums = FAST) -> Tensor:
-    """Return the operator's output over all blocks of a graph, as one node on the tape. Collective, forward and backward.
+    """Return the operator's output over all blocks of a graph, summed by accumulators of `sums`, as one node on the tape.
+
+    Collective, forward and backward.
 
     Parameters
     ----------
@@ -62,8 +65,11 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums
                       schedule=schedule, sums=sums)
 
 
-def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
-    """Return (output of an operator over all blocks of edges, state for `vjp`), from its input `arrays`. Collective.
+def forward(wants_grad: Sequence[bool], *arrays: Array, operator: Operator, schedule: Schedule, sums: EdgeSums = FAST,
+            out: Array | None = None) -> tuple[Array, Saved]:
+    """Return (output of `operator` over all blocks of edges, state for `vjp`) for inputs `arrays`; the output is added to `out` if given.
+
+    Collective.
 
     Parameters
     ----------
@@ -97,8 +103,9 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
     return output, saved
 
 
-def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
-    """Return the gradients of the inputs of `forward`, from `g`, the gradient of its output, and its state `saved`. Collective.
+def vjp(g: Array, wants_grad: Sequence[bool], saved: Saved, operator: Any, schedule: Schedule, sums: EdgeSums = FAST,
+        earlier: Sequence[Array | None] = ()) -> list[Any]:
+    """Return the gradient of each input of `forward` from `g`, the gradient of its output; gradients in `earlier` are added to. Collective.
 
     Parameters
     ----------

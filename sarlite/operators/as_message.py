@@ -15,7 +15,7 @@ _COUNT = "sarlite.count"
 
 
 def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
-    """Return `message` with a function whose result is multiplied by `counts`, (n_edges,): how often each edge counts.
+    """Return `message` with its function's result, or the value of a pair (score, value), multiplied by `counts`, (n_edges,).
 
     If the function returns a pair (score, value), only the value is multiplied.
     """
@@ -37,7 +37,7 @@ def multiplied(message: fn.MulEdge) -> fn.Message:
     return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
 
-def _per_row(weight, x):
+def _per_row(weight: Tensor | Array, x: Tensor | Array) -> Tensor | Array:
     """Return edge weights with axes of length 1 appended, so that they have as many axes as x."""
     missing = as_array(x).ndim - as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight

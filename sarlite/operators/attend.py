@@ -56,7 +56,7 @@ class Attention:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.EdgeDropout | None:
-        """Return the kernels' argument for dropout of attention coefficients, from the nodes' global ids; None without dropout.
+        """Return the `EdgeDropout` that makes kernels drop attention coefficients, keyed by the nodes' global ids; None without dropout.
 
         Parameters
         ----------

@@ -16,7 +16,7 @@ SCORES = "scores"
 
 
 class Context(NamedTuple):
-    """Settings of one aggregation for an operator: wanted gradients, accumulators, row format and the place of the output.
+    """Settings of one aggregation for an operator: wanted gradients, accumulators, row format and the array for the output.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class BackwardPass(Protocol):
     accumulators: Sequence[FloatSum | None]
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...] | None, accumulators: Sequence[FloatSum | None]) -> None:
-        """Add the gradients of a block's source rows to `accumulators`.
+        """Add the gradients of a block's source rows to `accumulators`; `rows` are these source rows, or None if they are not needed.
 
         Parameters
         ----------

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
+from sarlite.numerics.edge_sums import FloatSum
 from sarlite.operators.contract import ROWS
 from sarlite.operators.fn import MessageFunction
 from sarlite.operators.message_replay import Program, Recording
@@ -93,13 +94,15 @@ class Custom:
             return _AllEdgesBackward(self, residuals, g, context)
         return _CustomBackward(self, residuals, g, context)
 
-    def new_reducer(self):
+    def new_reducer(self) -> Reducer:
         """Return a copy of the reducer, whose state serves one forward and backward pass."""
         return copy.copy(self.reducer)
 
     def replay(self, block: Edges, rows: tuple[Array, ...] | None, others: Sequence[Array], wants_grad: Sequence[bool],
-               grad: bool) -> Recording:
-        """Return a `Recording` of a call of the message function on a block's edges; `rows` are source inputs, `others` the other inputs.
+               record: bool) -> Recording:
+        """Call the message function on a block's edges with source inputs `rows` and other inputs `others`; return the `Recording`.
+
+        The tape records the call if `record`.
 
         Parameters
         ----------
@@ -110,7 +113,7 @@ class Custom:
             Destination inputs, (n_dst, ...), followed by edge inputs, (n_edges of the part, ...).
         wants_grad : sequence of bool
             True for each input whose gradient is wanted.
-        grad : bool
+        record : bool
             True if the tape records the run.
         """
         n_dst = len(self.names.dst)
@@ -121,7 +124,7 @@ class Custom:
         arrays += [block.at_dst(a) for a in others[:n_dst]]
         arrays += [block.at_edge(a) for a in others[n_dst:]]
         ids = self.ids(block.src_ids[block.indices], self.dst_ids[block.dst])
-        with set_grad(grad), nullcontext() if rows is not None else np.errstate(all="ignore"):
+        with set_grad(record), nullcontext() if rows is not None else np.errstate(all="ignore"):
             return Recording(self.message, self.names, arrays, wants_grad, ids)
 
     def ids(self, src_ids: Array, dst_ids: Array) -> tuple[Array, Array, Array]:
@@ -134,7 +137,7 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if an array that the message function uses or, with `again`, an operation has changed since forward.
+        """Raise a RuntimeError if an array that the message function uses has changed since forward or, if `again`, a new call differs.
 
         Parameters
         ----------
@@ -157,7 +160,7 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Return the recording of a call on one edge whose source row holds `OTHER_VALUES`; None if the call raises an exception."""
+        """Return the recording of a call on one edge with the source row `OTHER_VALUES`, or None if the call raises an exception."""
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
@@ -178,7 +181,7 @@ class _CustomForward:
 
     def add(self, block, rows):
         for piece in block.pieces:
-            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=False)
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, record=False)
             self.reducer.forward(piece, [out._data for out in recording.outputs])
             del recording  # before the next piece's rows are gathered
 
@@ -202,7 +205,7 @@ class _CustomBackward:
         block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         captured = self.operator.captured[: self.operator.n_captured]
         for piece in block.pieces:
-            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=True)
+            recording = self.operator.replay(piece, rows, self.others, self.wants_grad, record=True)
             g = self.reducer.backward(piece, [out._data for out in recording.outputs])
             gradients = recording.pull(g, captured)
             self._scatter(piece, [gradients.get(id(leaf)) for leaf in recording.leaves], accumulators)
@@ -211,8 +214,8 @@ class _CustomBackward:
                 if d is not None:  # copied, because two captured values may share one gradient array
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
-    def _scatter(self, block, d_edges, accumulators):
-        """Add gradients with one row for each edge, `d_edges`, to `accumulators` of the source inputs, and to the other inputs' gradients.
+    def _scatter(self, block: Edges, d_edges: list[Array | None], accumulators: Sequence[FloatSum | None]) -> None:
+        """Add the gradients of the inputs on each edge, `d_edges`, to `accumulators` for source inputs, and to `d_others` for other inputs.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Evaluation order of A X W, A (X W) or (A X) W, for a sum over edges A and a weight matrix W; the cost of each order."""
+"""Choice between A (X W) and (A X) W for a sum over edges A, rows X and a weight matrix W, by the cost of each evaluation order."""
 
 from typing import NamedTuple
 
@@ -75,8 +75,8 @@ def order(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = 
     return chosen
 
 
-def _orders(graph, x):
-    """Return the evaluation orders of A X W that are possible for a graph or a relation.
+def _orders(graph: LayerContract, x: Tensor) -> tuple[str, ...]:
+    """Return the evaluation orders of A X W, with X = `x`, that are possible on `graph`, a graph or one relation.
 
     With narrow rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
     rounds different rows, so with a choice the results would depend on the number of ranks.
@@ -90,7 +90,11 @@ def _orders(graph, x):
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return {evaluation order: cost} of A X W, with the gradients that are needed, in multiply-adds summed over all ranks.
+    """Return {evaluation order: multiply-adds of all ranks} of A X W and of the gradients that x and W need; a `constant` x is summed once.
+
+    W has the shape (n_in, n_out).
+
+    Needed gradients are included. With `constant`, X never changes.
 
     Parameters
     ----------

@@ -15,13 +15,13 @@ MessageFunction = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class CopySrc(NamedTuple):
-    """Result of `copy_src`. The fields are the arguments of the call."""
+    """Message of `copy_src`: every edge sends its source's row of `x`. The field is the argument of the call."""
 
     x: Tensor
 
 
 class Linear(NamedTuple):
-    """Result of `linear`. The fields are the arguments of the call."""
+    """Message of `linear`: every edge sends its source's row of `x` times the matrix `weight`. The fields are the arguments of the call."""
 
     x: Tensor
     weight: Tensor
@@ -29,14 +29,14 @@ class Linear(NamedTuple):
 
 
 class MulEdge(NamedTuple):
-    """Result of `mul_edge`. The fields are the arguments of the call."""
+    """Message of `mul_edge`: every edge sends its source's row of `x` times the edge's weight. The fields are the arguments of the call."""
 
     x: Tensor
     weight: Tensor | Array
 
 
 class Attend(NamedTuple):
-    """Result of `attend`. The fields are the arguments of the call."""
+    """Message of `attend`: every edge sends its source's row of `z` times an attention coefficient. The fields are the arguments."""
 
     z: Tensor
     src: Tensor
@@ -49,7 +49,7 @@ class Attend(NamedTuple):
 
 
 class AttendLinear(NamedTuple):
-    """Result of `attend_linear`. The fields are the arguments of the call."""
+    """Message of `attend_linear`: every edge sends its source's row x_j W times an attention coefficient. The fields are arguments."""
 
     x: Tensor
     weight: Tensor
@@ -62,7 +62,7 @@ class AttendLinear(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Result of `message`. The fields are the arguments of the call."""
+    """Message of `message`: every edge sends the result of a Python function. The fields are the arguments of the call."""
 
     function: MessageFunction
     src: Inputs
@@ -113,7 +113,7 @@ def copy_src(x: Tensor) -> CopySrc:
 
 
 def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
-    """Return the message m_ij = x_j W, the source's row times the matrix W = `weight`, for reducer sum, mean or sym.
+    """Return the message m_ij = x_j W, with W = `weight`, for reducer sum, mean or sym; `evaluation` orders the product and the sum.
 
     Parameters
     ----------
@@ -191,7 +191,9 @@ def mul_edge(x: Tensor, weight: Tensor | Array) -> MulEdge:
 
 def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
            edge: Array | None = None, attn_edge: Tensor | None = None) -> Attend:
-    """Return the message m_ij = a_ij z_j with attention a_ij = softmax_j(leaky_relu(src_j + dst_i + edge_ij attn_edge)), for reducer sum.
+    """Return the message a_ij z_j with a_ij = softmax_j(leaky_relu(src_j + dst_i + edge_ij attn_edge)); `key` seeds the dropout of a_ij.
+
+    The reducer is "sum".
 
     Parameters
     ----------
@@ -256,7 +258,9 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
 
 def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
                   key: int = 0, dst_weight: Tensor | None = None) -> AttendLinear:
-    """Return the attention message m_ij = a_ij x_j W, a_ij = softmax_j(leaky_relu(x_j W_src + dst_i)), for reducer sum.
+    """Return the message a_ij x_j W with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i dst_weight)); `key` seeds the dropout of a_ij.
+
+    The reducer is "sum". Without `dst_weight`, `dst` holds scores.
 
     Parameters
     ----------

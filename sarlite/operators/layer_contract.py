@@ -46,11 +46,12 @@ EvaluationLog = dict[Hashable, Evaluation]
 
 
 class LayerContract(Protocol):
-    """The graph of a layer as operators see it. `graph.LayerGraph` implements and documents each member."""
+    """Protocol of the graph of a layer: the members that operators use, which `graph.LayerGraph` implements and documents."""
 
     n_dst: int
     n_nodes: int
     relation: tuple[str, str, str] | None
+    relation_index: int
     evaluation_log: EvaluationLog | None
     schedule: Schedule
 

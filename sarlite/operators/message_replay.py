@@ -1,15 +1,16 @@
 """Recordings of calls of a message function over some edges, and comparisons of two recordings."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.tape import Tensor, backward, primitives, recording
 from sarlite.tape.backward import carry
+from sarlite.types import Array
 
 
 class EdgeRows(dict):
@@ -90,7 +91,7 @@ class Recording:
         """Return True if the backward pass needs the source rows ("case 2", SAR 3.2): the tape or the message read their values."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
-    def same_tape(self, other):
+    def same_tape(self, other: "Recording") -> bool:
         """Return True if the recording `other` ran the same primitives, with equal parameters and residuals."""
         ours, theirs = self.nodes(), other.nodes()
         return len(ours) == len(theirs) and all(
@@ -98,8 +99,8 @@ class Recording:
             for a, b in zip(ours, theirs)
         )
 
-    def pull(self, gradients, sinks):
-        """Return the gradients of the inputs and of the captured values `sinks`, from the outputs' `gradients`.
+    def pull(self, gradients: Sequence[Array], sinks: Sequence[primitives.Node | Tensor]) -> dict[int, Any]:
+        """Return {id: gradient} for the inputs and the captured values `sinks`, computed from the outputs' `gradients`.
 
         Parameters
         ----------
@@ -129,7 +130,7 @@ class Recording:
         return arrays
 
 
-def _same(a, b):
+def _same(a: Any, b: Any) -> bool:
     """Return True if two values are equal; arrays are compared bit by bit, tuples, lists and dicts item by item."""
     if type(a) is not type(b):
         return False
@@ -160,7 +161,7 @@ class Captured(NamedTuple):
 class Value(NamedTuple):
     """Input of a `ReplayStep`: an array or number from outside the message function, compared by value."""
 
-    value: object
+    value: Any
     checksum: int | None
 
 
@@ -191,10 +192,11 @@ class Program(recording.Observer):
     def __init__(self):
         self.steps, self.tensors = [], {}
 
-    def run(self, message, views, leaves, since):
-        """Return message(*views) and record its operations in `steps`. `leaves` are all input tensors; `since` is the call's time."""
-        self._since, self._numbers = since, {}
-        self._numbered = []  # keeps the tensors alive, so that no other tensor gets their ids
+    def run(self, message: Callable[..., Any], views: Sequence[EdgeRows], leaves: Sequence[Tensor], since: int) -> Any:
+        """Return message(*views) and record its operations in `steps`; `leaves` are the input tensors, `since` is the time of the call."""
+        self._since = since
+        self._numbers: dict[int, int] = {}
+        self._numbered: list[Tensor] = []  # keeps the tensors alive, so that no other tensor gets their ids
         for leaf in leaves:
             self._add(leaf)
         with recording.observed(self):
@@ -213,7 +215,7 @@ class Program(recording.Observer):
         self._numbers[id(tensor)] = len(self._numbered)
         self._numbered.append(tensor)
 
-    def _input(self, x):
+    def _input(self, x: Any) -> Numbered | Captured | Value:
         """Return `x`, an input of a primitive, as a `Numbered`, `Captured` or `Value`."""
         if id(x) in self._numbers:
             return Numbered(self._numbers[id(x)])
@@ -224,8 +226,8 @@ class Program(recording.Observer):
             x = x._data
         return Value(x, _checksum(x))
 
-    def reads(self, sinks):
-        """Return the tensors from outside the message function that it reads, except tensors that share memory with one of `sinks`.
+    def reads(self, sinks: Sequence[primitives.Node | Tensor]) -> list[Tensor]:
+        """Return the tensors from outside that the message function reads, except tensors that share memory with one of `sinks`.
 
         The returned tensors need no gradient.
         """
@@ -233,7 +235,7 @@ class Program(recording.Observer):
         tensors = [tensor for key, tensor in self.tensors.items() if key not in changes]
         return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
 
-    def changed_array(self):
+    def changed_array(self) -> str | None:
         """Return text about the first recorded array whose values were changed in place since the call; None if there is none."""
         for step in self.steps:
             for x in step.inputs:
@@ -241,7 +243,7 @@ class Program(recording.Observer):
                     return f"an array of shape {x.value.shape}, for {step.name}, was changed in place"
         return None
 
-    def difference(self, later):
+    def difference(self, later: "Program") -> str | None:
         """Return text about the first operation that differs in `later`, the program of a later call; None if both are equal."""
         for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=ReplayStep("nothing", {}, ())), 1):
             where = f"operation {k} ({b.name})"
@@ -263,7 +265,7 @@ def _checksum(x):
     return zlib.crc32(np.ascontiguousarray(x))
 
 
-def _alike(a, b):
+def _alike(a: Any, b: Any) -> bool:
     """Return True if two `Numbered`, `Captured` or `Value` stand for the same input."""
     if type(a) is not type(b):
         return False
@@ -276,7 +278,7 @@ def _alike(a, b):
     return a.value is b.value or _same(a.value, b.value)
 
 
-def _describe(x):
+def _describe(x: Numbered | Captured | Value) -> str:
     """Return text about a `Numbered`, `Captured` or `Value`, for error messages."""
     if isinstance(x, Numbered):
         return "a tensor of the message's own"

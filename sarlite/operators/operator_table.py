@@ -26,7 +26,7 @@ KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
 class KeptSums(NamedTuple):
-    """Cache of the sums over edges of one constant tensor, by reducer, and the reducer of one call.
+    """Cache of the aggregations of one constant tensor, {reducer: output}, together with the reducer of the call that uses the cache.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Call(NamedTuple):
 
 
 def call(graph: LayerContract, message: fn.BuiltIn | fn.MessageFunction, reducer: str) -> Call:
-    """Return the Call, an operator with its inputs, that aggregates a message function over a graph with a reducer.
+    """Return the Call, an operator with its inputs, that aggregates `message` over the edges of `graph` by `reducer`.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return x itself or, for a `TableRows` x in fast numerics, a tensor whose rows sums over edges read in x's table.
+    """Return x or, for a `TableRows` x in fast numerics with float32 rows, a tensor whose rows kernels read directly from x's table.
 
     The data of such a tensor are `kernels.Rows`. With rounded rows (bfloat16, int8), x itself is returned.
     """

@@ -8,9 +8,9 @@ Only the gradients of attention's destination scores are pushed.
 
 import numpy as np
 
-from sarlite.operators.attend import Attention
+from sarlite.operators.attend import AttendBackward, Attention
 from sarlite.operators.contract import ROWS, SCORES, Context, Operator
-from sarlite.operators.sums import Sum
+from sarlite.operators.sums import Sum, SumBackward
 from sarlite.schedule.schedule import Schedule
 from sarlite.types import Array
 
@@ -47,8 +47,9 @@ def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, 
     return _attention_gradients(schedule, operator, backward, rows)
 
 
-def _sum_gradient(schedule, operator, backward, context):
+def _sum_gradient(schedule: Schedule, operator: Sum, backward: SumBackward, context: Context) -> Array:
     """Return the gradient of the source rows of a `Sum`, t A^T (s g), where s and t scale its destinations and sources. Collective."""
+    assert schedule.reverse is not None
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
         out = g if g.flags.writeable else None  # nothing else reads a writable gradient
@@ -60,12 +61,16 @@ def _sum_gradient(schedule, operator, backward, context):
     return row_sum.finish()
 
 
-def _attention_gradients(schedule, operator, backward, rows):
-    """Return the gradients of the inputs of an `Attention`: z, source scores, destination scores. Collective.
+def _attention_gradients(schedule: Schedule, operator: Attention, backward: AttendBackward,
+                         rows: tuple[Array, ...] | None) -> list[Array | None]:
+    """Return the gradients of the inputs of an `Attention` (z, source scores, destination scores); `rows` are the local source rows.
+
+    Collective.
 
     This rank fetches `g` and `ends` of remote destinations, and pushes the gradients of the destinations' scores to
     the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.
     """
+    assert schedule.reverse is not None
     n_src = schedule.plan.n_src
     accumulators = [accumulator.start(n_src) for accumulator in backward.accumulators]
     d_dst = backward.sum.dst_sums()

@@ -43,7 +43,7 @@ class Reducer(Protocol):
         """Return the gradients of a block's messages, with the shapes of `messages`."""
 
 
-def _only(templates):
+def _only(templates: list[tuple[tuple[int, ...], ArrayDType]]) -> tuple[tuple[int, ...], ArrayDType]:
     """Return the only item of `templates`, (row shape, dtype) of each tensor of a message; raise a ShapeError if there are several."""
     if len(templates) != 1:
         raise ShapeError(f"the message returned {len(templates)} tensors, but only reducer 'softmax' takes a pair (score, value); "
@@ -172,8 +172,8 @@ class SoftmaxReducer:
         g *= a[:, :, None]
         return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
 
-    def weights(self, block, score, top):
-        """Return exp(score_e - top_i) for each edge e of a block, (n_edges, n_heads); `top_i` is the largest score at destination i."""
+    def weights(self, block: Edges, score: Array, top: Array) -> Array:
+        """Return exp(score_e - top_i) for each edge e of a block, (n_edges, n_heads), where `top` has each destination's largest score."""
         out = block.at_dst(top)
         np.subtract(score, out, out=out)
         return numerics.exp(out, out=out)

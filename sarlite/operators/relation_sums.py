@@ -21,9 +21,9 @@ import numpy as np
 from sarlite import tape
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.numerics import reductions
-from sarlite.numerics.edge_sums import EdgeSums
+from sarlite.numerics.edge_sums import EdgeSums, FloatSum
 from sarlite.operators import aggregate
-from sarlite.operators.contract import ROWS, SCORES, Operator
+from sarlite.operators.contract import ROWS, SCORES, Context, Operator
 from sarlite.operators.layer_contract import LayerContract
 from sarlite.operators.operator_table import Call
 from sarlite.schedule.schedule import Schedule
@@ -151,7 +151,7 @@ class Fetched:
         members = [(member.operator, self.member_context(member, context)) for member in self.members]
         return any(operator.needs_rows(of_member) for operator, of_member in members if any(of_member.wants_grad))
 
-    def member_context(self, member, context):
+    def member_context(self, member: Member, context: Context) -> Context:
         """Return the `Context` for one member's operator: `context` with its gradient flags, accumulators and part of the output."""
         out = None if context.out is None else self.layout.view(context.out, member.key)
         return context._replace(wants_grad=member.select(context.wants_grad), sums=member.sums, single_block=False,
@@ -202,7 +202,7 @@ class _FetchedBackward:
                 self.passes.append((member, member.operator.backward(saved, member_g, member_context)))
         self.accumulators = [self._joined(i) for i in range(len(operator.fetched))]
 
-    def _joined(self, i):
+    def _joined(self, i: int) -> FloatSum | None:
         """Return one accumulator for the gradient of fetched input `i`, joined from the accumulators of all members that use it."""
         accumulators = [member_pass.accumulators[member.inputs.index(i)]
                         for member, member_pass in self.passes if i in member.inputs]
@@ -277,8 +277,8 @@ def _forward(wants_grad, *arrays, operator):
 def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
-    def pull_products(numbers):
-        """Compute the gradients of all products x W whose x is an input with one of `numbers`.
+    def pull_products(numbers: set[int]) -> None:
+        """Add to `gradients` the gradients of all products x W whose x has its position among the inputs in `numbers`.
 
         The gradient of x is added to earlier gradients of x in place.
         """
@@ -371,13 +371,13 @@ class _Numbering:
     def __init__(self):
         self.tensors, self._numbers = [], {}
 
-    def shared(self, x):
+    def shared(self, x: Tensor) -> int:
         """Return the position of `x` among the inputs, appended at its first use, so that all uses add to one gradient."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = self.separate(x)
         return self._numbers[id(x)]
 
-    def separate(self, x):
+    def separate(self, x: Tensor) -> int:
         """Append `x` to the inputs, even if it is among them, and return its new position, which no other use of `x` shares."""
         self.tensors.append(x)
         return len(self.tensors) - 1
@@ -394,7 +394,7 @@ class _Draft:
         For each call, the positions of its inputs in `numbers`.
     """
 
-    def number_inputs(self, numbering, calls):
+    def number_inputs(self, numbering: _Numbering, calls: list[Summand]) -> None:
         """Assign `numbers` and `member_inputs` for `calls`, (relation, key, Call) each: fetched inputs first, then other inputs."""
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
@@ -408,9 +408,9 @@ class _Draft:
                 [*(position[id(x)] for x in call.inputs[:n]), *range(start, start + len(others))])
             self.numbers += others
 
-    def _kinds(self, rows):
-        """Return the kind of each fetched tensor, "rows" or "scores". With rounded rows, refuse a tensor that is used as both."""
-        kinds = {}
+    def _kinds(self, rows: dict[int, Tensor]) -> tuple[str, ...]:
+        """Return the kind of each of the fetched tensors `rows`, "rows" or "scores"; refuse, if rows are rounded, a tensor used as both."""
+        kinds: dict[int, set[str]] = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):
                 kinds.setdefault(id(x), set()).add(kind)
@@ -419,8 +419,8 @@ class _Draft:
                               "and as scores: give a copy of it")
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
-    def finish(self, n_inputs, captured, layout):
-        """Return the `SharedFetch`, with outputs placed by `layout`; append its captured values to the list `captured`.
+    def finish(self, n_inputs: int, captured: list[Node | Tensor], layout: Layout) -> SharedFetch:
+        """Return the `SharedFetch` with outputs placed by `layout`; append its captured values, numbered from `n_inputs` on, to `captured`.
 
         `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
         """

@@ -1,5 +1,6 @@
 """The operator that multiplies fetched rows by weights before it aggregates them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,8 +8,9 @@ import numpy as np
 from sarlite import kernels
 from sarlite.numerics import reductions
 from sarlite.numerics.edge_sums import FloatSum
-from sarlite.operators.contract import ROWS, Operator
+from sarlite.operators.contract import ROWS, Context, Operator
 from sarlite.schedule.row_format import FLOAT32
+from sarlite.types import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,18 +48,18 @@ class Transformed:
     def backward(self, residuals, g, context):
         return _TransformedBackward(self, residuals, g, context)
 
-    def inner_inputs(self, arrays):
-        """Return the inputs of `inner`: an empty array with the dtype and row shape of each z_k, then the other inputs."""
+    def inner_inputs(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the inputs of `inner` from all inputs `arrays`: an empty array like each z_k without its rows, then the other inputs."""
         dtype = kernels.wide(arrays[0].dtype)
         return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
 
-    def inner_context(self, context):
+    def inner_context(self, context: Context) -> Context:
         """Return the `Context` for `inner`, where z_k wants a gradient if x or W_k wants a gradient."""
         n, wants = 1 + len(self.shapes), context.wants_grad
         inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
         return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
 
-    def products(self, x, weights):
+    def products(self, x: Array, weights: Sequence[Array]) -> list[Array]:
         """Return the list of z_k = x W_k, (n, ...) each, for rows x, (n, n_in)."""
         x = kernels.widen(x)
         return [reductions.product(x, weight).reshape(len(x), *shape) for weight, shape in zip(weights, self.shapes)]

@@ -24,7 +24,7 @@ _NODES_SHARE = 0.05
 
 
 def check(balance: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the counts that the option `balance` names ("nodes", "edges", "train") as a tuple; None, the default, for None or "auto".
+    """Return the counts named by the option `balance` ("nodes", "edges", "train") as a tuple; None or "auto" gives None, the default.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def even_group(xadj: Array, adjncy: Array, parts: Array, n_parts: int, nodes: Ar
 
 
 def cheapest(xadj: Array, adjncy: Array, parts: Array, nodes: Array, home: int, away: int, count: int) -> Array:
-    """Return the `count` of `nodes` whose move from part `home` to `away` adds the fewest cut edges in the CSR graph (`xadj`, `adjncy`)."""
+    """Return `count` nodes among `nodes`, whose move from part `home` to `away` adds the fewest cut edges in the CSR (`xadj`, `adjncy`)."""
     lengths = xadj[nodes + 1] - xadj[nodes]
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths

@@ -89,7 +89,7 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """Position in `indices` of each edge of `transpose`, (n_edges,); values[transpose_position] puts edge values into its order."""
+        """Position in `indices` of each edge of `transpose`, (n_edges,): edge values at these positions are in the order of `transpose`."""
         return self._transposed()[2]
 
     @cached_property
@@ -227,7 +227,7 @@ class EdgeOrder:
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members: Sequence[int], dtype: DType) -> Array:
-        """Return the positions of the edges of the blocks number `members`, (n_edges,) of `dtype`; they ascend for several blocks."""
+        """Return the positions of the edges of the blocks at the indices `members`, (n_edges,) of `dtype`; ascending for several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 

@@ -163,7 +163,7 @@ def bter(counts: Array, clustering: Array, features: int = 64, classes: int = 8,
 
 
 def _inside(rng: np.random.Generator, affinity_blocks: Blocks, n_nodes: int, chunk: int) -> Iterator[Array]:
-    """Yield arrays of edges (u, v) within blocks as numbers u * n_nodes + v, drawn with the block's rho from `chunk` pairs at a time."""
+    """Yield arrays of edges (u, v) within blocks, as u * n_nodes + v, drawn by the blocks' probabilities from `chunk` pairs at a time."""
     ends = np.concatenate(([0], np.cumsum(affinity_blocks.sizes * (affinity_blocks.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
@@ -187,7 +187,7 @@ def _excess(counts: Array, affinity_blocks: Blocks) -> Array:
 
 
 def _anywhere(rng: np.random.Generator, sums: Array, n_pairs: int, n_nodes: int, chunk: int) -> Iterator[Array]:
-    """Yield arrays of up to `chunk` edges (u, v) as numbers u * n_nodes + v, `n_pairs` in all; ends are drawn by running `sums` of weights.
+    """Yield arrays of up to `chunk` edges (u, v), as u * n_nodes + v, `n_pairs` in all; `sums` are running sums of the nodes' weights.
 
     `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
     """
@@ -206,7 +206,7 @@ def _sorted(parts: Iterable[Array]) -> Array:
 
 def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sample: int = 200,
             seed: int = 0) -> list[dict[str, Any]]:
-    """Return a dict of (wanted, actual) node counts and clustering for each range of degrees, by `counts`, `clustering` and `sample` nodes.
+    """Return a dict of (wanted, actual) values per degree range of a CSR graph: wanted by `counts`, `clustering`, found on `sample` nodes.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] = lambda text: None) -> Array:
-    """Return each node's cluster, found by label propagation from in-neighbours, of at most `most` nodes; tell(text) reports each pass.
+    """Return each node's cluster by label propagation from in-neighbours; a cluster has at most `most` nodes. tell(text) reports passes.
 
     Every node starts as a cluster of one node. Nodes are processed in blocks of some thousand, as in `fennel.fennel`.
     If more nodes of a block want a cluster than it has room for, the first of them enter. A tie between clusters is
@@ -52,39 +52,39 @@ def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] =
     return labels
 
 
-def _place(labels: Array, sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
+def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
            sources: Array) -> int:
-    """Move nodes first .. last - 1 to the cluster of most of their in-neighbours, if it has fewer than `most_nodes`; return how many moved.
+    """Move nodes first .. last - 1 to the clusters of most of their in-neighbours, up to `most_nodes` in each; return how many moved.
 
-    The arrays `labels`, each node's cluster, and `sizes` of the clusters are changed. `degrees` and `sources` are the
+    The arrays `cluster_of`, each node's cluster, and `cluster_sizes` of the clusters are changed. `degrees` and `sources` are the
     nodes' in-degrees and in-neighbours.
     """
-    current = labels[first:last].astype(np.int64)
-    best = _wanted(labels, sizes, most_nodes, pass_index, current, degrees, sources)
+    current = cluster_of[first:last].astype(np.int64)
+    best = _wanted(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)
     moving = np.flatnonzero(best != current)
     by_target = moving[np.argsort(best[moving], kind="stable")]
     targets = best[by_target]
-    entering = by_target[np.arange(targets.size) - np.searchsorted(targets, targets) < most_nodes - sizes[targets]]
-    np.subtract.at(sizes, current[entering], 1)
-    np.add.at(sizes, best[entering], 1)
-    labels[first + entering] = best[entering]
+    entering = by_target[np.arange(targets.size) - np.searchsorted(targets, targets) < most_nodes - cluster_sizes[targets]]
+    np.subtract.at(cluster_sizes, current[entering], 1)
+    np.add.at(cluster_sizes, best[entering], 1)
+    cluster_of[first + entering] = best[entering]
     return entering.size
 
 
-def _wanted(labels: Array, sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
+def _wanted(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
             sources: Array) -> Array:
-    """Return each node's best cluster: of its `current` one and all with `sizes` below `most_nodes`, the cluster of most in-neighbours.
+    """Return each node's best cluster: of `current` and all clusters below `most_nodes`, the cluster of most of its in-neighbours.
 
     The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
     """
-    keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
+    keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | cluster_of[sources]
     keys.sort()
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] ^ np.uint64(1)) != 0)
     counts = np.diff(begins, append=keys.size)
     row, label = (keys[begins] >> np.uint64(32)).astype(np.int64), (keys[begins] & _LOW).astype(np.int64)
     stays = label == current[row]
     luck = ((label * 2654435761 + pass_index * 40503) & 0xFFFF) / 2**17  # below 0.5
-    score = np.where(stays | (sizes[label] < most_nodes), counts + 0.5 * stays + luck, -1)
+    score = np.where(stays | (cluster_sizes[label] < most_nodes), counts + 0.5 * stays + luck, -1)
     order = np.lexsort((score, row))
     top = order[np.flatnonzero(np.diff(row[order], append=-1) != 0)]
     top = top[score[top] > 0]

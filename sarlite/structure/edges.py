@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 
 def csr_by_dst(src: ArrayLike, dst: ArrayLike, n_nodes: int, *, undirected: bool = False, self_loops: bool = False,
                deduplicate: bool = False, edge_index: bool = False, chunk: int = CHUNK) -> Any:
-    """Return (indptr, sources) of the edges src[k] -> dst[k] by destination; flags add or drop edges. With `edge_index` return each k too.
+    """Return the CSR (indptr, sources) by destination of edges src[k] -> dst[k]; flags add or drop edges; `edge_index` also returns each k.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Arra
 
 def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
                      chunk: int) -> tuple[Array, Array, Array]:
-    """Return (indptr, indices, origin) with ascending columns in each row; origin is an edge's input position, or -1 from `n_input` on.
+    """Return (indptr, indices, origin) with each row's columns sorted; origin[k] is edge k's input position, or -1 if `n_input` or more.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class EdgesInMemory:
 def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, balance: str | Sequence[str] | None = None,
            types: Sequence[int] | Array | None = None, seed: int = 0, tell: Callable[[str], object] = lambda text: None,
            block_edges: int = BLOCK_EDGES) -> Array:
-    """Return each node's part by Fennel, (n_nodes,); `balance` names counts, `train` is a mask, `types` bounds ids, tell(text) reports.
+    """Return each node's part by Fennel; `train` masks training nodes, `types` bounds the ids of node types, `balance` names counts.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
@@ -151,7 +151,7 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first: int, last: int, degrees: Array) -> list[Array]:
-        """Return a (last - first,) array for each row of `loads`: what each of the nodes first .. last - 1, with in-`degrees`, adds to it.
+        """Return an array for each row of `loads`: what nodes first .. last - 1, of in-`degrees`, add to the row, (last - first,) each.
 
         The amounts of a node are added to the loads of its part.
 
@@ -244,7 +244,7 @@ def _shuffle(parts, seed):
 
 
 def _cut(edges: ReadableEdges, parts: Array, block_edges: int) -> int:
-    """Return the number of edges between nodes of different parts, where parts[i] is the part of node i."""
+    """Return the number of edges between different parts, where parts[i] is node i's part; `block_edges` edges are read at a time."""
     return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
                for first, last, degrees, sources in blocks(edges, 1, block_edges))
 

@@ -46,7 +46,7 @@ class Generated(NamedTuple):
 
 def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: int = 64, homophily: float = 0.65,
         noise: float = 1.0, exponent: float = 3.0, train: float = 0.1, val: float = 0.2, seed: int = 0) -> Generated:
-    """Draw a stochastic block model with noisy features; a share `homophily` of edges is in a class, degrees have a tail `exponent`.
+    """Draw a stochastic block model with noisy features; a share `homophily` of edges is in a class, degrees have tail exponent `exponent`.
 
     One end of an edge is drawn in proportion to node weights. The other end is drawn in the same class with probability
     `homophily`, else in another class. Features are `centre[class] + noise * normal`. With the defaults a linear model
@@ -284,7 +284,7 @@ def random_split(labels: Array, train: float, val: float, rng: int | np.random.G
 
 
 def _count(amount: float, sizes: Array, at_least: int) -> Array:
-    """Return the number of nodes to draw of each class: `amount`, or if it is a float that share of `sizes`, `at_least` some."""
+    """Return the number of nodes to draw of each class: `amount` or, if it is a float, that share of `sizes`, but at least `at_least`."""
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)

@@ -195,8 +195,8 @@ class Symmetric:
         return parts.copy()
 
 
-def _run_child(job: dict[str, Any], fd: int, where: str) -> None:
-    """Run METIS in a child process on the graph that `job` describes, in the shared memory `fd`; a ConfigError on failure names `where`."""
+def _run_child(job: dict[str, Any], fd: int, size_text: str) -> None:
+    """Run METIS in a child process on the graph that `job` describes, in the shared memory `fd`; errors contain `size_text`."""
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
                           "bring parts in a file")
@@ -217,10 +217,10 @@ def _run_child(job: dict[str, Any], fd: int, where: str) -> None:
     if child.returncode == -signal.SIGINT:
         raise KeyboardInterrupt
     if child.returncode < 0:
-        raise ConfigError(f"method: METIS's process for {where} was ended by {_signal_name(-child.returncode)}")
+        raise ConfigError(f"method: METIS's process for {size_text} was ended by {_signal_name(-child.returncode)}")
     if child.returncode:
         reason = said[-1] if said else f"exit status {child.returncode}"
-        raise ConfigError(f"method: METIS failed for {where}: {reason}")
+        raise ConfigError(f"method: METIS failed for {size_text}: {reason}")
 
 
 def _signal_name(number: int) -> str:

@@ -70,7 +70,7 @@ def order(indptr: Array, indices: Array, method: str = "metis", *, seed: int = 0
 
 def by_cluster(edges: ReadableEdges, tell: Callable[[str], object] = lambda text: None,
                cluster_nodes: int | None = None) -> Array:
-    """Return the nodes sorted by cluster of at most `cluster_nodes` nodes that share neighbours; tell(text) reports passes over `edges`.
+    """Return a graph's nodes sorted by cluster; nodes of a cluster (at most `cluster_nodes`) share neighbours. tell(text) reports passes.
 
     Parameters
     ----------

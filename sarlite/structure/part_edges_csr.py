@@ -83,7 +83,7 @@ def find_error(edges: InEdges, n_rows: int) -> DataError | None:
 
 
 class EdgesByOwner(NamedTuple):
-    """In-edges of one part, divided by the part that owns their sources.
+    """In-edges of one part, grouped by the part that owns their sources.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class EdgesByOwner(NamedTuple):
 
     def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
                offsets: Sequence[int], dtype: DType) -> list[Block]:
-        """Return a Block for each group of several source parts, and for each column range (by `ends`) of a group of one part.
+        """Return Blocks: one for each of `groups` with several source parts, and one for each column range, by `ends`, of a single part.
 
         `src_ids` and `offsets` have an entry for each block.
 

@@ -21,7 +21,7 @@ MOST_PARTS = 1 << 24
 def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis", *, train_mask: Array | None = None,
               balance: str | Sequence[str] | None = None, seed: int = 0,
               types: Sequence[int] | Array | None = None) -> Array:
-    """Return each node's part of a CSR graph, (n_nodes,) int32; `balance` names the balanced counts, `types` are bounds of typed id ranges.
+    """Return each node's part of a CSR graph, (n_nodes,) int32; `balance` names balanced counts, `types` bounds the ids of node types.
 
     Parameters
     ----------

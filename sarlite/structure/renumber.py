@@ -45,7 +45,9 @@ def inverse(permutation: Array) -> Array:
 def edges_in_order(indptr: Array, indices: Any, rows: Array, cuts: ArrayLike = (), *, sort: bool = False,
                    read: Callable[[Any, Array], Array] | None = None,
                    new_row: Array | None = None) -> Iterator[tuple[int, int, Array, Array]]:
-    """Yield (first new row, row after the last, edge positions, sources) of pieces that start at `cuts` too; new row i is row rows[i].
+    """Yield (first new row, row after the last, edge positions, sources) in chunks split at `cuts`, where new row i is row rows[i].
+
+    Sources are new row numbers by `new_row`.
 
     Parameters
     ----------

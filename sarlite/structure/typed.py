@@ -36,7 +36,7 @@ class Joined(NamedTuple):
 
 
 def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Mapping[str, int]) -> Joined:
-    """Join the edge lists of several relations to one graph, whose nodes are numbered type after type.
+    """Return one graph, a `Joined`, of the edge lists of several relations; its nodes are numbered type after type.
 
     Parameters
     ----------

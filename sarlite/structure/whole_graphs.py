@@ -13,7 +13,7 @@ GRAPH = "graph"
 
 
 def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
-    """Return each graph's part, (n_graphs,) int32; graph_of[i] is node i's graph, and node in-`degrees` count into the sizes of graphs.
+    """Return each graph's part, (n_graphs,) int32, by sizes in nodes and in-edges (`degrees` of nodes); graph_of[i] is node i's graph.
 
     Parameters
     ----------
