@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -178,7 +179,7 @@ class Edges:
         """Return the value of each of these edges, (n_edges, ...), from `values` of all edges of the part."""
         return values if self.edge_index is None else _gather(values, self.edge_index)
 
-    def sum_to_dst(self, values: Array, out: Array, **scale: Array | None) -> None:
+    def sum_to_dst(self, values: Array, out: Array, **scale: Any) -> None:
         """Add each edge's value, (n_edges, ...), to its destination's row of `out`, (n_dst, ...), after multiplying by factors in `scale`.
 
         `scale` are the options of `kernels.spmm` for factors, such as dst_scale.
