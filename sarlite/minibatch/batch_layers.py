@@ -155,7 +155,7 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
            used_again: bool) -> Needs:
-    """Return the rows of node type number `source` that ranks exchange for `layer`; `picked` lists its sampled edges by relation."""
+    """Return the sources of node type number `source` that ranks exchange for `layer`; `picked` lists its sampled edges by relation."""
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)

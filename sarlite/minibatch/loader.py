@@ -338,9 +338,9 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, object]:
-        """Return {name: statistics of the caches over all ranks and steps}, such as hit rates; {} without caches. Collective.
+        """Return {name: statistics of the caches}, such as hit rates, over all ranks and steps; {} without caches. `graph` is unused.
 
-        The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed".
+        The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed". Collective.
         """
         if self.caches is None:
             return {}

@@ -34,7 +34,7 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions in `rows` of the rows whose in-edges this set can have, as an array, or as slice(None) for all.
+        """Return the positions in `rows` of the rows that are destinations of this set, as an array, or as slice(None) if all rows are.
 
         For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
         """

@@ -204,7 +204,7 @@ class Caches:
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first push `h`, the values of `rows`, and receive rows.
+        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first send `h`, values of `rows`, and store arrivals.
 
         Rows that peers pushed `delay` steps ago are received. Collective if `pushes`. Not for a layer that `keeps` its halo
         rows.
