@@ -35,9 +35,9 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Call `run(case)` in the worker's thread, with inputs in a memory layout and `threads` BLAS threads; return outputs of these shapes.
+    """Call `run(case)` in the worker's thread, on inputs in a memory layout, with `threads` BLAS threads; return outputs by name.
 
-    Any other result raises CallFailure. The outputs are returned by name.
+    A result other than outputs of these `shapes` raises CallFailure.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call `vjp(case, cotangents)` in the worker's thread, with a memory layout of cotangents and `threads` BLAS threads; return gradients.
+    """Call the vjp in the worker's thread, on `cotangents` in a memory layout, with `threads` BLAS threads; return gradients by name.
 
-    The gradients are returned by name, if they have these `shapes`; any other result raises CallFailure.
+    A result other than gradients of these `shapes` raises CallFailure.
 
     Gradients that the vjp leaves out or returns as None are left out.
 

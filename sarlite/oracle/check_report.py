@@ -111,7 +111,7 @@ class Report:
         return self
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the case of `first_bad` with its arrays to the .sarcase directory `path`, which `overwrite` may replace; return the path.
+        """Write the case of `first_bad` with its arrays to the .sarcase directory `path`, and return it; `overwrite` replaces a case there.
 
         Parameters
         ----------

@@ -159,7 +159,7 @@ def corpus(level: str = "all") -> list[Entry]:
 
 
 def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
-    """Wrap a caller's graph as an Entry, like the graphs of the corpus, with inputs of `width` columns."""
+    """Return a caller's graph as an Entry, like the graphs of the corpus, with inputs of `width` columns."""
     return Entry(name, lambda draw: edges, width)
 
 

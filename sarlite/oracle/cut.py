@@ -45,7 +45,7 @@ def width_of(reference: Reference, case: Case) -> int | None:
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case on columns `start` to `stop` - 1 of its inputs and parameters.
+    """Return the case with only the columns `start` to `stop` - 1 of its inputs and parameters.
 
     A case whose state was set by the caller is returned unchanged.
     """

@@ -44,7 +44,7 @@ BY_HEAD = StateLayout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, 
 
 
 class StateEntry(NamedTuple):
-    """Name and layout of one parameter in the state dict of a library's layer."""
+    """Name and layout that a library's layer has for one parameter in its state dict."""
 
     name: str
     layout: StateLayout = AS_IS
@@ -265,7 +265,7 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Convert `state`, parameters with the paper's names and layouts, to the library `dialect`'s: the inverse of `read`.
+    """Convert `state`, parameters of a layer with the paper's names and layouts, to the library `dialect`'s own: the inverse of `read`.
 
     Raises
     ------

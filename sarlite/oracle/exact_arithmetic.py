@@ -168,7 +168,7 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x as finished numbers, no longer as sums of terms: elements that are proved exact get the magnitude |value|."""
+        """Return x as finished numbers, which no longer are sums of terms: an element that is proved exact gets the magnitude |value|."""
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
     # ---- dense

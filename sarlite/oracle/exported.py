@@ -123,7 +123,7 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Return the case as a SavedCase, with the expected results and bounds that `how`, the Level of its check, computes.
+    """Return the case as a SavedCase with its expected results and their bounds, which `how`, the Level of its check, computes.
 
     The bounds of a probe are 0, or Inf for undecided elements.
     """

@@ -63,7 +63,7 @@ class LayerFormula:
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
 
     def infer(self, shapes: Shapes) -> AttributeDict:
-        """Return the attributes of a layer that follow from `shapes`, of its parameters by name, such as n_heads."""
+        """Return the attributes of a layer, such as its sizes, that follow from the shapes of its parameters by name."""
         inferred: AttributeDict = {}
         for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].condition != ""):
             if one.condition in self.options:

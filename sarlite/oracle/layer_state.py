@@ -27,7 +27,7 @@ class ModuleLike(Protocol):
 
 
 class LayerNames(NamedTuple):
-    """Kind of one layer or norm of a sarlite module, such as "gat", and {the paper's parameter name: name in the module}."""
+    """Kind of one layer or norm of a sarlite module, such as "gat", and {the paper's name of a parameter: name in the module}."""
 
     kind: str
     names: dict[str, str]

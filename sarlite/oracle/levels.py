@@ -81,7 +81,7 @@ class Level(NamedTuple):
 
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
-        """Compare the arrays `got` with the expected ones, and add findings for wrong ones: outputs, or gradients for cotangents `g`."""
+        """Add a finding for each array in `got` that is not as expected; they are outputs, or gradients if cotangents `g` are set."""
         for name, array in (got or {}).items():
             difference = Difference(
                 trial.reference, case, name if g is None else f"d{name}", expected[name], array, g, suspect_edges=trial.suspect_edges,

@@ -212,7 +212,7 @@ def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Ch
 
 
 def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return (one line of text for the changes, (src, dst) of the edges that the line names)."""
+    """Return (text, edges): one line that describes the changes, and (src, dst) of each edge that the line names."""
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)

@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 @dataclass
 class ModelState(Generic[V]):
-    """A model's state dict, split by layer and by norm.
+    """State dict of a model, split into one dict for each layer and one for each norm.
 
     There is one dict for each layer and one for each norm between layers. Keys are the names within the layer.
     """

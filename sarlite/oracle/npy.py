@@ -38,7 +38,7 @@ def plain_name(name: object, field: str) -> str:
 
 
 def write(path: Path, array: Array) -> Record:
-    """Write an array in C order, little-endian, and return its record: file, dtype, shape and SHA-256 of the file."""
+    """Write an array in C order, little-endian; return its record, a dict of file name, dtype, shape and SHA-256 of the file."""
     value = np.asarray(array, np.asarray(array).dtype.newbyteorder("<"), order="C")
     if value.dtype.str not in DTYPES:
         raise DataError(f"{path}: dtype {value.dtype} is none of {', '.join(DTYPES)}")
@@ -50,7 +50,7 @@ def write(path: Path, array: Array) -> Record:
 
 
 def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Record]:
-    """Write arrays as files GROUP.NAME.npy in a folder, and return {name: record}, where a record describes a file."""
+    """Write arrays as files GROUP.NAME.npy in a folder; return {name: record}, each with file name, dtype, shape and hash."""
     return {name: write(folder / f"{group}.{plain_name(name, group)}.npy", value) for name, value in values.items()}
 
 

@@ -87,7 +87,7 @@ def _fitting_guesses(difference):
 
 
 def _guesses(difference: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about the cause of a rank's wrong output or gradient."""
+    """Yield guesses at the cause of a rank's wrong output or gradient."""
     yield from _scales(difference)
     if difference.kind == "whole" and difference.division.size > 1:
         yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(difference))

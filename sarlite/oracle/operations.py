@@ -50,9 +50,9 @@ def mean(total: Expr, edges: EdgeList) -> Expr:
 
 
 def edge_softmax(scores: Expr, edges: EdgeList, dialect: str, epsilon: float | None = None) -> Expr:
-    """Return the softmax over each destination's in-edges as the library `dialect` computes it; `epsilon` is added to the denominator.
+    """Return the softmax over each destination's in-edges, as in the library `dialect`; `epsilon` is added to the denominator.
 
-    By default it is the library's own.
+    By default `epsilon` is the library's.
     """
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out

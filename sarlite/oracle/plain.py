@@ -42,7 +42,7 @@ class BoundedArray:
 
 
 class Arithmetic(Protocol[T]):
-    """Protocol for the operations that evaluate expressions on one kind of number, T.
+    """Protocol of arithmetics, which evaluate expressions on one kind of number, T, such as plain floats or numbers with error bounds.
 
     An arithmetic also has one method for each primitive of `expression`, by the name `Expr.op`. Such a method takes the
     numbers of the arguments and the options of the expression, and returns a number.
@@ -58,7 +58,7 @@ class Arithmetic(Protocol[T]):
         """Return a number rounded to a floating type."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Return value and error bound of a number; the bound allows for `rounds` further roundings."""
+        """Return the value and the error bound of a number; the bound allows for `rounds` further roundings."""
 
 
 class FloatArithmetic:

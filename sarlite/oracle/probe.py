@@ -47,7 +47,7 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Return cases on a graph whose outputs are exact in every order of evaluation; `skipped` collects the kinds of input with none.
+    """Return cases on a graph whose outputs are exact in every order of evaluation; kinds of input without such cases go to `skipped`.
 
     Rows hold codes of their row numbers. Several cases share a code that has more columns than one case.
 

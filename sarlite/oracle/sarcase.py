@@ -201,7 +201,7 @@ def _loaded(folder, document):
 
 
 def _within(folder: Path, document: Mapping[str, Any]) -> None:
-    """Raise DataError unless the arrays that `document`, a case.json, names are in files of `folder`, below the limit of size."""
+    """Raise DataError unless the array files that `document`, a case.json, names lie in `folder` and stay below the size limit."""
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):

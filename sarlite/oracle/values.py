@@ -153,7 +153,7 @@ class ProbeScores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case with special values of the kind `values`, such as "nan", in the inputs that the kind concerns; others stay.
+    """Return a case whose inputs have special values of the kind `values`, such as "nan"; inputs without use for the kind are unchanged.
 
     Parameters
     ----------
