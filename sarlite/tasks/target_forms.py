@@ -70,8 +70,9 @@ class ClassForm(TargetForm):
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.dtype.kind not in "iu":
-            raise DataError(f"labels are {targets.dtype}, but classes are integers from 0: use labels.astype(np.int64), or "
-                            "pass a task or a loss")
+            remedy = "labels.astype(np.int64)" if targets.dtype.kind in "fb" else "np.unique(labels, return_inverse=True)[1]"
+            raise DataError(f"labels are {targets.dtype}, but classes are integers from 0: use {remedy}, or pass a task or "
+                            "a loss")
         if targets.ndim != 1:
             raise ShapeError(f"labels have shape {targets.shape}, but classes have shape ({n_dst},), one for each row; for "
                              "other labels pass a task or a loss")

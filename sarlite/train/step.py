@@ -60,7 +60,7 @@ class TrainingStep:
     comm : Communicator
         All its ranks take every step, even without rows.
     schedule : callable
-        Function global step -> factor of the learning rate.
+        Function global step -> factor of the learning rate, not negative.
     profile : Profile, optional
         Profile that records the spans "allreduce" and "optimizer".
     clip_norm : float above 0, optional
@@ -132,6 +132,8 @@ class TrainingStep:
             On every rank: the loss, or with `clip_norm` the norm of the gradients, is not finite.
         DataError
             On every rank: the loss is not finite because a feature is not finite.
+        ConfigError
+            The factor of the schedule is negative, not finite or no number.
         Exception
             On this rank: an error that `loss` raised, or an error in `batch.rows`. Other ranks raise a SarliteError
             with the same text. After any of these errors no parameter has changed.
@@ -144,6 +146,7 @@ class TrainingStep:
         """
         x = batch.x  # gathered here, with memory of the batch's buffers
         flat, begin = self.optimizer.flat, time.perf_counter()
+        factor = check_number(f"the factor of the schedule at step {self.n_steps + 1}", self.schedule(self.n_steps))
         self.rng.step = self.n_steps
         self.model.train()
         flat.zero_grad()
@@ -160,7 +163,6 @@ class TrainingStep:
             if self.clip_norm is not None:
                 self._clip(flat)
             with self.profile.span("optimizer"):
-                factor = self.schedule(self.n_steps)
                 self.optimizer.step(factor)
                 self.lr = float(self.optimizer.lr * factor)
         self.n_steps += 1

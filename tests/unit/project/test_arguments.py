@@ -151,7 +151,7 @@ TRAINERS = {
     "train: 4 integers 0 and 1 would select rows 0 and 1 repeatedly; convert a mask with .astype(bool)": {"train": np.array([0, 1, 1, 0])},
     "model is a object that cannot be called: a model defines __call__(self, graph, h)": {"model": object()},
     "labels are float64, but classes are integers": {"labels": LABELS * 1.0},
-    "labels are <U21, but classes are integers": {"labels": LABELS.astype(str)},
+    "labels are <U21, but classes are integers from 0: use np.unique": {"labels": LABELS.astype(str)},
     "labels have shape (4, 1), but classes have shape (4,)": {"labels": LABELS[:, None]},
     "labels[1], of the train split, is -1": {"labels": LABELS - 2 * (np.arange(4) == 1)},
     "labels[2], of the val split, is -1": {"labels": LABELS - (np.arange(4) == 2)},

@@ -6,7 +6,7 @@ import pytest
 
 from sarlite import Graph, nn, optim
 from sarlite.comm import Solo, threads
-from sarlite.errors import CheckpointError, DataError
+from sarlite.errors import CheckpointError, ConfigError, DataError
 from sarlite.minibatch.batch import FullBatch
 from sarlite.models import GCN
 from sarlite.tape import Tensor, ops
@@ -238,3 +238,19 @@ def test_parameters_that_are_not_finite_are_not_written(tmp_path):
         return True
 
     assert threads.run(2, work) == [True, True] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf, -0.5, None, "1"])
+def test_a_factor_of_the_learning_rate_that_is_no_number_is_refused_before_the_step(factor):
+    model, labels = GCN(3, 2, layers=1, rng=nn.Random(0)), np.array([0, 1, 1])
+    flat = nn.flatten(model)
+    before = flat.data.copy()
+    step = TrainingStep(model, optim.Adam(flat, 0.1), nn.Random(0), Solo(), schedule=lambda step: factor if step else 1.0)
+    x = Tensor(np.eye(3, dtype=np.float32), constant=True, placement="rows")
+    batch = FullBatch(Graph.from_edges([0, 1, 2], [1, 2, 0], 3), x, labels=labels, rows=np.arange(3), n_global=3)
+    step(batch)
+    after = flat.data.copy()
+    with pytest.raises(ConfigError, match=r"the factor of the schedule at step 2 is .*, but must be in \[0, inf\)"):
+        step(batch)
+    assert (before != after).any() and step.n_steps == 1
+    np.testing.assert_array_equal(flat.data, after)
