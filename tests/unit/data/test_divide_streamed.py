@@ -44,7 +44,7 @@ def test_it_writes_what_dividing_in_memory_writes(stored, tmp_path, method, orde
             where = tmp_path / f"{turn}-{streamed}"
             (tmp_path / "runs").mkdir(exist_ok=True)
             with format.GraphWriter(where) as out:
-                bounded = {"folder": tmp_path / "runs", "n_bytes": 90 * 30 + 6000, "least": 6000} if streamed else {}
+                bounded = {"folder": tmp_path / "runs", "n_bytes": 90 * 30 + 6000, "least_sort_bytes": 6000} if streamed else {}
                 divide(dataset, parts, n_parts, out, order=nodes, **bounded)
         one, two = tmp_path / f"{turn}-False", tmp_path / f"{turn}-True"
         assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
