@@ -508,7 +508,7 @@ def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
 
 
 def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
-    """Return a function (head ids, tail ids) -> split codes for the relation of `edges`, from `source` of `_split_source`. Collective."""
+    """Return a function (head ids, tail ids) -> split codes for the relation of `edges`, from a result of `_split_source`. Collective."""
     comm, (one, other) = edges.nodes.comm, source
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]

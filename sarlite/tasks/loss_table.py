@@ -52,7 +52,7 @@ ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in 
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return (LossKind, parameter) of the loss `word`, such as "focal:1.5" (None: default), for targets of the kind `form`, "classify".
+    """Return (LossKind, parameter) of loss `word`, such as "focal:1.5" (None: default), for targets of kind `form`, such as "classify".
 
     Parameters
     ----------

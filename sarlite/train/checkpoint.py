@@ -528,9 +528,9 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 
 def _checked_to_fill(comm, owners, tensors, arrays):
-    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return [(owners, tensor or None, local rows)].
+    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return a list of (owners, tensor, local rows).
 
-    Collective. Only rank 0 has the tensors.
+    Collective. The tensor is None on other ranks than rank 0.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

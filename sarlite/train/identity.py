@@ -75,7 +75,7 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return ({"nodes": number, "edges", "features"}, hashes of this rank's nodes with edges and `rows`), without node types. Collective.
+    """Return ({"nodes": number, "edges", "features"}, a hash of each local node's edges and data in `rows`) for one node type. Collective.
 
     `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id,
     in-edges, features, label and splits.
@@ -103,7 +103,7 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return ({"nodes": text with numbers by type, "edges", "features"}, hashes of this rank's nodes with edges and `rows`). Collective.
+    """Return ({"nodes": text with numbers by type, "edges", "features"}, a hash of each local node's edges and data in `rows`). Collective.
 
     The hashes have the meaning that `_of_one_type` describes.
     """
@@ -139,7 +139,7 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return ({"nodes": text with numbers, "edges", "features"}, hashes of this rank's nodes and graphs) for a set of graphs. Collective.
+    """Return ({"nodes": text with numbers, "edges", "features"}, a hash of each local node and graph) for a set of graphs. Collective.
 
     The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
     nodes, label and splits.

@@ -40,7 +40,7 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over all ranks, (n,); sum the numbers of `local()` in the same call, into `sums`. Collective."""
+        """Return the sums of `numbers` over all ranks, (n,); the same allreduce sums the numbers of `local()`, into `sums`. Collective."""
         sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]

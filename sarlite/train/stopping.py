@@ -59,7 +59,7 @@ class Best:
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
-        """Record `epoch`, and a copy of `model`, if its scores are the best; if `forced`, only before the first regular evaluation.
+        """Record `epoch` and a copy of `model` if the scores are the best; a `forced` evaluation counts only if no regular one took place.
 
         A forced evaluation takes place only because training ends. Without validation rows the last epoch is the best.
         Without a metric the epoch with the lowest validation loss is the best.
