@@ -216,7 +216,7 @@ def gat_layer_backward(part: Part, residuals, d_out, w, a_src, a_dst, bias):
 
 
 def cross_entropy(logits, labels, n_train):
-    """Return this rank's share of the mean loss of the `n_train` nodes of all ranks, and the gradient of `logits`.
+    """Return this rank's share of the mean loss of all ranks' `n_train` labelled nodes, and the gradient of `logits`.
 
     `labels` has shape (n_local,) and is -1 for nodes that do not train. The shares of all ranks add up to the loss.
     """

@@ -111,7 +111,7 @@ class Report:
         return self
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the case of `first_bad` with its arrays to the .sarcase directory `path`, and return it; `overwrite` replaces a case there.
+        """Write the case of `first_bad` with its arrays to a .sarcase directory, and return `path`; `overwrite` replaces an older case.
 
         Parameters
         ----------

@@ -24,7 +24,7 @@ def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str
 
 
 def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
-    """Return the case with only the edges of these numbers; arrays with a row for each edge keep only the rows of these edges."""
+    """Return the case with only the edges numbered in `edge_index`; arrays with a row for each edge keep only these rows."""
     return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 

@@ -91,7 +91,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return a gradient for each output, whose rows encode their row numbers, so that gradients of the inputs are exact.
+    """Return a gradient for each output, by name, whose rows encode their row numbers, so that the input gradients are exact.
 
     Codes are chosen so that as many gradients of the inputs as possible are exact.
 

@@ -192,7 +192,7 @@ def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: st
 
 
 def _check_call(trial: Trial, division: Division, previous: Division | None) -> None:
-    """Check layers, outputs and gradients of one call, up to the first wrong result; `previous` is the call before, to find stale rows."""
+    """Check layers, outputs and gradients of one call, up to the first wrong one; `previous` is the call before, to find stale results."""
     results = _results(trial, division)
     if results is None:
         return

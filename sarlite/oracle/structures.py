@@ -206,7 +206,7 @@ def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a graph of n nodes with few edges: among the first and last nodes, nodes next to powers of two, and `edges` random nodes."""
+    """Return a graph of n nodes with edges among few: the first and last nodes, nodes next to powers of two, and `edges` random nodes."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)

@@ -109,9 +109,9 @@ class Trial:
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], refusable_layout: str = "") -> Result | None:
-        """Return `function(case)`, with arrays converted for the function under test; if the call fails, add a finding and return None.
+        """Return `function(case)`, or None after adding a finding if it fails; a function may decline arrays in a `refusable_layout`.
 
-        If the call fails, add a finding, or count the case as not covered, and return None.
+        The case's arrays are converted for the function under test. A declined case counts as not covered.
 
         Parameters
         ----------

@@ -35,7 +35,7 @@ def code_columns(n: int, bits: int) -> int:
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits, from column `start` of the code on.
+    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits; its columns are the code's from `start` on.
 
     A misplaced row can so be recognized.
 
