@@ -106,7 +106,7 @@ class _GatedRelations(StandIn):
 
 
 def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -> tuple[fn.BuiltIn, str]:
-    """Return a new (message, reducer) that aggregates the arguments' messages over `graph`, each multiplied by its edge's `gate`."""
+    """Rewrite a message and its reducer for `graph` so that each message is also multiplied by its edge's `gate`; return the new pair."""
     if isinstance(message, fn.Linear):
         message = fn.copy_src(message.x @ message.weight)
     if isinstance(message, fn.CopySrc) and reducer in SUMS:

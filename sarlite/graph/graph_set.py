@@ -19,7 +19,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class GraphSet(Unchanging):
-    """Set of graphs, for tasks that predict something of each graph. Make one with `of`. Construction is collective.
+    """Set of graphs, for models that predict a label or a number for each graph. Make one with `of`. Construction is collective.
 
     Each rank owns some of the graphs. Layers compute on `nodes`, one graph of the nodes of all graphs. A readout
     aggregates over `members`, which has an edge from each node to its graph; its output has one row for each graph.
@@ -216,7 +216,7 @@ def _check_nodes(nodes: Graph) -> None:
 
 
 def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tuple[Array, int]:
-    """Check the arguments; return (number of each node's graph, (n_nodes,) int64; number of graphs, by default the largest + 1)."""
+    """Check the arguments; return (index of each node's graph, (n_nodes,) int64; number of graphs, by default the largest index + 1)."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
     if graph.comm.size > 1:

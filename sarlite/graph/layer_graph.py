@@ -447,7 +447,7 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return factors of sampled edges that make `reducer` estimate the full graph's result, (n_edges,); None if `scales` has all.
+        """Return factors of sampled edges that make `reducer` estimate the full graph's result, (n_edges,), or None if `scales` suffices.
 
         Return None if the edges of each row have one factor, which `scales` then returns.
 

@@ -28,7 +28,7 @@ Ranks = Callable[[Callable[..., Tensor], Array], Array]
 
 
 class NodeRows(OutputRows, Protocol):
-    """Rows of nodes that an encoder outputs: a `Graph`, a `NodeType` or a `Batch`."""
+    """Protocol of the nodes whose rows an encoder outputs: a `Graph`, a `NodeType` or a `Batch`."""
 
     @property
     def profile(self) -> Profile: ...

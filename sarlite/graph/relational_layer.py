@@ -14,7 +14,7 @@ from sarlite.tape import Tensor
 
 
 class NodeTypeRows(OutputRows, Protocol):
-    """Object that describes the rows of one node type which a layer outputs on this rank."""
+    """Protocol of an object that describes the rows of one node type that a layer outputs on this rank."""
 
     @property
     def n_dst(self) -> int: ...

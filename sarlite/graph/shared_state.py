@@ -52,7 +52,7 @@ class SharedState(Unchanging):
 
 
 class OutputRows(Protocol):
-    """Object that describes the rows which a layer outputs on this rank, for norms and activations: a graph or a batch."""
+    """Protocol of an object that describes the rows that a layer outputs on this rank, for norms and activations: a graph or a batch."""
 
     @property
     def comm(self) -> Communicator: ...

@@ -48,7 +48,7 @@ class EdgeValues(NamedTuple):
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
-    """Return this rank's checked EdgeValues; errors append `owner` to names and take global ids from edge_ids(). Collective.
+    """Return this rank's checked EdgeValues; errors append `owner` to names, and edge_ids() returns the edges' global ids. Collective.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Distributed aggregation as one tape primitive (SAR algorithms 1 and 2).
+"""Distributed aggregation of messages over the edges of a graph, as one tape primitive (SAR algorithms 1 and 2).
 
 The schedule brings rows and gives them to the operator, one block of edges at a time. The schedule knows no operator,
 and operators know no schedule.
@@ -93,7 +93,7 @@ def forward(wants_grad: Sequence[bool], *arrays: Array, operator: Operator, sche
     rows = schedule.row_format.rows(arrays[:n], operator.fetched)
     context = Context(wants_grad, sums, schedule.row_format, schedule.plan.single_block, out=out)
     case2 = any(wants_grad) and operator.needs_rows(context)
-    keeps_rows = case2 and schedule.mode.keeps_rows and not over_reversed.applies(schedule, operator, context)
+    keeps_rows = case2 and schedule.mode.keeps_rows and not over_reversed.applies(schedule, operator)
     context = context._replace(keeps_rows=keeps_rows)
     forward_pass = operator.forward((*rows, *arrays[n:]), context)
     for sweep_rows in forward_pass.sweeps(rows):
@@ -127,7 +127,7 @@ def vjp(g: Array, wants_grad: Sequence[bool], saved: Saved, operator: Any, sched
     """
     residuals = saved.residuals[0] if retained() else saved.residuals.pop()
     context = saved.context
-    if over_reversed.applies(schedule, operator, context):
+    if over_reversed.applies(schedule, operator):
         return over_reversed.gradients(schedule, operator, residuals, g, context, saved.rows)
     backward_pass = operator.backward(residuals, g, context)
     del residuals

@@ -1,4 +1,4 @@
-"""The operator for message functions in Python, which the backward pass calls again, recorded by the tape."""
+"""The operator for message functions in Python, which the tape records, and which the backward pass calls again."""
 
 import copy
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ class KeptSums(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One aggregation over a graph: an operator and its inputs, and a weight to apply to the output.
+    """One aggregation over a graph: an operator with its inputs, and a weight matrix that multiplies the output.
 
     Attributes
     ----------

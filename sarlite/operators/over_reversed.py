@@ -15,8 +15,8 @@ from sarlite.schedule.schedule import Schedule
 from sarlite.types import Array
 
 
-def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
-    """Return True if the schedule has reversed edges for the gradients of this operator, a `Sum` without edge weights or `Attention`."""
+def applies(schedule: Schedule, operator: Operator) -> bool:
+    """Return True if `schedule` has reversed edges that this operator can use: a `Sum` without edge weights, or `Attention`."""
     if schedule.reverse is None:
         return False
     if isinstance(operator, Attention):

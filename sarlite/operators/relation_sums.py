@@ -46,7 +46,7 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """One relation's part of a fetch (an exchange of source rows) for several relations: an operator for the relation's edges.
+    """One relation's part of a fetch (an exchange of source rows that relations share): the relation's operator and its inputs.
 
     Attributes
     ----------

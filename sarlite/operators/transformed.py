@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Transformed:
-    """Operator `inner` applied to z_k = x W_k, where each block's z_k are computed from its rows x when they are used (SAR Eq. 4).
+    """Operator `inner` applied to the products z_k = x W_k of a block's source rows x and weights W_k, computed block by block (SAR Eq. 4).
 
     The inputs are x, (n_src, n_in), the weights W_k, and the inner operator's inputs other than the z_k. The weights
     are inside the message, so ranks exchange rows of x. Case 2 if a gradient of a weight is wanted or the inner

@@ -63,7 +63,7 @@ def by_degrees(mean: float, deviation: float) -> tuple[str, ...]:
 
 
 def weights(degrees: Array, balance: Sequence[str]) -> Array | None:
-    """Return node weights, (n_nodes,) int64, with which METIS balances the counts in `balance`, nodes and edges; None if all are 1.
+    """Return node weights, (n_nodes,) int64, with which METIS balances nodes or edges, whichever are in `balance`; None if all are 1.
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at

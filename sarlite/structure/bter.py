@@ -110,7 +110,7 @@ def blocks(counts: Array, clustering: Array) -> Blocks:
 
 def bter(counts: Array, clustering: Array, features: int = 64, classes: int = 8, train: float = 0.1, val: float = 0.2,
          seed: int = 0, chunk: int = 1 << 20) -> Generated:
-    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], and a random task; `chunk` pairs are drawn at a time.
+    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], `chunk` pairs at a time, and random features and labels.
 
     Phase 1 joins nodes within each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
     the part of their degree that phase 1 left (Chung-Lu model). A self loop or an edge that exists already is drawn
@@ -206,7 +206,7 @@ def _sorted(parts: Iterable[Array]) -> Array:
 
 def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sample: int = 200,
             seed: int = 0) -> list[dict[str, Any]]:
-    """Return a dict of (wanted, actual) values per degree range of a CSR graph: wanted by `counts`, `clustering`, found on `sample` nodes.
+    """Return a list of dicts, one for each range of degrees, of (wanted, actual) node counts and clustering; `sample` nodes are measured.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class EdgesInMemory:
 def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, balance: str | Sequence[str] | None = None,
            types: Sequence[int] | Array | None = None, seed: int = 0, tell: Callable[[str], object] = lambda text: None,
            block_edges: int = BLOCK_EDGES) -> Array:
-    """Return each node's part by Fennel; `train` masks training nodes, `types` bounds the ids of node types, `balance` names counts.
+    """Return each node's part by Fennel; `train` masks training nodes, `types` bounds ids of types, `balance` names counts to balance.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
@@ -257,7 +257,7 @@ def _row_pieces(edges: ReadableEdges, most: int) -> Iterator[tuple[int, int, Arr
 
 
 def blocks(edges: ReadableEdges, n_parts: int, most_edges: int = BLOCK_EDGES) -> Iterator[tuple[int, int, Array, Array]]:
-    """Yield (first node, node after the last, in-degrees, sources) of node ranges of up to `most_edges` edges; more `n_parts`, fewer nodes.
+    """Yield (first node, node after the last, in-degrees, sources) of node ranges with up to `most_edges` edges, fewer for more `n_parts`.
 
     An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """

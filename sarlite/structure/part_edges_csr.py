@@ -107,7 +107,7 @@ class EdgesByOwner(NamedTuple):
 
     def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
                offsets: Sequence[int], dtype: DType) -> list[Block]:
-        """Return Blocks: one for each of `groups` with several source parts, and one for each column range, by `ends`, of a single part.
+        """Return the Blocks of `groups` of source parts, divided at columns `ends`; `src_ids` and `offsets` have an entry for each block.
 
         `src_ids` and `offsets` have an entry for each block.
 

@@ -58,7 +58,7 @@ class Relational(NamedTuple):
 
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
-    """Draw a graph of papers, authors, institutions and fields; a share `homophily` of edges is in a class; `exponent` is of node weights.
+    """Draw a graph of papers, authors, institutions and fields; `homophily` is the share of edges in a class, `exponent` the weights' tail.
 
     All nodes have a class. Both ends of an edge are drawn in proportion to node weights; with probability `homophily`
     the destination has the class of the source. Only papers have features, `centre[class] + noise * normal`, and

@@ -13,7 +13,7 @@ GRAPH = "graph"
 
 
 def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
-    """Return each graph's part, (n_graphs,) int32, by sizes in nodes and in-edges (`degrees` of nodes); graph_of[i] is node i's graph.
+    """Return each graph's part, (n_graphs,) int32, by `method`; graph_of[i] is the graph of node i, whose in-degree is degrees[i].
 
     Parameters
     ----------
