@@ -31,14 +31,14 @@ def graphs(comm, mode="sar", values=False):
     return GraphSet.of(whole(values), GRAPH_OF, len(SIZES), comm=comm, parts=PARTS.get(comm.size, "metis"), mode=mode)
 
 
-def trainer(comm, mode="sar", readout="sum", model=GIN, batch: int | None = None, task="classify", edge_values: bool = False, lr=0.02,
+def trainer(comm, mode="sar", readout="sum", model=GIN, batch: int | None = None, task="classify", values: bool = False, lr=0.02,
             dtype=np.float64, numerics="fast", **options):
-    """Return a Trainer of a GraphPredictor with the encoder `model` on the test graphs, in minibatches of `batch` graphs (None: all).
+    """Return a Trainer of a GraphPredictor with encoder `model` in minibatches of `batch` graphs (None: all); `values`: edges have some.
 
     Labels are classes, or numbers if `task` is "regress". `batch` is the number of graphs in a minibatch, None for
     the full set.
     """
-    graph_set, rng = graphs(comm, mode, edge_values), nn.Random(1)
+    graph_set, rng = graphs(comm, mode, values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
     model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)
     x, graph_ids = FEATURES[graph_set.src_ids].astype(dtype), graph_set.dst_ids
