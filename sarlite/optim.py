@@ -101,7 +101,7 @@ class Optimizer:
         self.flat.changed()
 
     def _step_group(self, group: Group, decay: GroupDecay, lr: float, state: dict[str, Array]) -> None:
-        """Update a parameter group and its state; if its rows are divided among ranks, only rows whose gradient is not 0."""
+        """Update a group of parameters and its state; if its rows are divided among ranks, only the rows with gradient not 0."""
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):

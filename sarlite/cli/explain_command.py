@@ -111,7 +111,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
 
 
 @naming_flags
-def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainOptions,
+def explain(comm: Communicator, training_options: RunOptions, config: ExplainOptions,
             tick: Callable[[], object] = lambda: None, interrupts: object = None, at_once: int = 1 << 20) -> None:
     """Explain a checkpoint's predictions for the nodes in `config`, as a table and a page; `tick()` is called at progress. Collective.
 
@@ -121,7 +121,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     Parameters
     ----------
     comm : Communicator
-    without_checkpoint : RunOptions
+    training_options : RunOptions
         Training options of the command line, for options that the checkpoint does not have.
     config : ExplainOptions
     tick : callable
@@ -148,7 +148,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     together(comm, lambda: _check_files(config) if comm.rank == 0 else None)
     tick()
     scratch = Path(next(iter(config.files.values()))).absolute().parent
-    part = load_data(comm, trained, without_checkpoint.machine.threads, scratch, {"in_time": True}, tick)
+    part = load_data(comm, trained, training_options.machine.threads, scratch, {"in_time": True}, tick)
     together(comm, lambda: _check_data(trained, part))
     end = Linked.of_nodes(part.graph, part.target, part.names).ends[0][0]
     wanted = predictions.nodes(comm, config.nodes, end, part.graph, at_once)

@@ -221,7 +221,7 @@ class LinkOptions:
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Return the labelled pairs in the file --edge-labels with their splits, by column, `time_split` or `seed`. Collective.
+        """Return the labelled pairs in the file --edge-labels, for `task`, and their splits by column, time or `seed`. Collective.
 
         Parameters
         ----------

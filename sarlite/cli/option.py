@@ -216,7 +216,7 @@ def option(default: OptionValue, help: str, **metadata: Any) -> Any:
 
 
 def fixed_option(default: OptionValue, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field for an option that a resumed run cannot change; see `option` for the parameters."""
+    """Return a dataclass field for an option that a resumed run cannot change, with a help text and attributes of `Option`."""
     return option(default, help, on_resume="fixed", **metadata)
 
 
@@ -236,7 +236,7 @@ def _kind(hint: Any) -> Any:
 
 
 def from_values(section: type[Section], values: OptionValues) -> Section:
-    """Return an instance of a dataclass of options; an option whose value is None or missing has its default.
+    """Return an instance of the dataclass `section` with the options in `values`; an option that is None or missing has its default.
 
     Parameters
     ----------

@@ -105,13 +105,13 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
 
 
 @naming_flags
-def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
+def predict(comm, training_options, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
     """Write a checkpoint's predictions for a data set to the files in `config`; `tick()` is called at progress. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    without_checkpoint : RunOptions
+    training_options : RunOptions
         Training options of the command line, for options that the checkpoint does not have.
     config : PredictOptions
     tick : callable
@@ -153,7 +153,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     task, form, run, meta = trained.task, trained.form, trained.run, trained.meta
     together(comm, lambda: predictions.check_paths(config, form) if comm.rank == 0 else None)
     tick()
-    part = load_data(comm, trained, without_checkpoint.machine.threads, Path(config.out).absolute().parent,
+    part = load_data(comm, trained, training_options.machine.threads, Path(config.out).absolute().parent,
                      {"embeddings": config.embeddings, "in_time": _is_of_nodes(config)}, tick)
     together(comm, lambda: _check_type(config, run, part))
     linked, excluded = Linked.of_nodes(part.graph, part.target, part.names), []

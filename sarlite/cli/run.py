@@ -289,7 +289,7 @@ def _fit(run, trainer, part, saving, tick, memory_limit):
     return seconds, total, recorded, judged
 
 
-def _report(run, trainer, part, saving, without_edges, epoch_seconds, total_seconds, recorded_trace, judged):
+def _report(run, trainer, part, saving, baseline_scores, epoch_seconds, total_seconds, recorded_trace, best_outcome):
     """Write the trace, exit after a signal, smooth the predictions, and print and write the results; return a dict. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
@@ -300,14 +300,15 @@ def _report(run, trainer, part, saving, without_edges, epoch_seconds, total_seco
     counted = report.collect(comm, part.graph, part.memory, epoch_seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
-    counted |= {"baseline": report.finite(without_edges)} if without_edges else {}
-    counted |= {name: report.finite(judged[name]) for name in ("calibration", "threshold", "compared") if name in (judged or {})}
+    counted |= {"baseline": report.finite(baseline_scores)} if baseline_scores else {}
+    counted |= {name: report.finite(best_outcome[name]) for name in ("calibration", "threshold", "compared")
+                if name in (best_outcome or {})}
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
     early = saving.epoch < run.training.epochs and saving.stopping.ends(saving.epoch, saving.best)
     times = {**part.seconds, "epochs": total_seconds, "n": len(epoch_seconds), "early": early}
     if comm.rank == 0:
-        for text in (*class_report.warnings(trainer.task, judged, part.class_names),
+        for text in (*class_report.warnings(trainer.task, best_outcome, part.class_names),
                      *link_report.popularity_warnings(counted.get("compared"))):
             print(f"warning: {text}", file=sys.stderr, flush=True)
         show(report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process))
@@ -315,8 +316,8 @@ def _report(run, trainer, part, saving, without_edges, epoch_seconds, total_seco
             show(report.json_line(run, comm.size, counted, saving.best))
     if epoch_seconds:  # without a trained epoch, the summary of the complete run stays
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
-        if judged:
-            summary["outcome"] = report.finite(judged)
+        if best_outcome:
+            summary["outcome"] = report.finite(best_outcome)
         together(comm, lambda: comm.rank == 0 and saving.folder.end(summary))
     if saving.signum:
         saving.leave(complete=True)
