@@ -101,7 +101,8 @@ def check_calls(call_texts, error=None):
 def check_received(n_bytes, expected, peer, tag):
     """Raise a ShapeError unless the message from rank `peer` has the `expected` number of bytes, the size of the buffer."""
     if n_bytes != expected:
-        raise ShapeError(f"rank {peer} sent {n_bytes} bytes with tag {tag} where {expected} were expected")
+        raise ShapeError(f"rank {peer} sent {n_bytes} bytes with tag {tag} where {expected} were expected: the dtype or the "
+                         "width of the rows differs between the ranks")
 
 
 def digest(value):

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from sarlite.errors import ConfigError, DataError
 from sarlite.graph.array_checks import Relation, check_array
 from sarlite.graph.graph import Graph
@@ -93,8 +95,10 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
         raise ConfigError(f"from_dgl: {type(graph).__name__} is not a DGL graph, or it is a block")
     edges, stored = dict[Relation, tuple[Array, Array]](), dict[Relation, Mapping[str, object]]()
     for relation in graph.canonical_etypes:
-        src, dst = graph.edges(etype=relation, order="eid")
-        edges[relation] = check_array(f"sources of {relation}", src), check_array(f"destinations of {relation}", dst)
+        columns = zip(("sources", "destinations", "edge ids"), graph.edges(form="all", order=None, etype=relation))
+        src, dst, ids = (check_array(f"{name} of {relation}", column) for name, column in columns)
+        order = np.argsort(ids)  # order="eid" of DGL fails for graphs that are stored as CSR or CSC alone
+        edges[relation] = src[order], dst[order]
         stored[relation] = graph.edges[relation].data
     names = sorted({name for data in stored.values() for name in data if not name.startswith("_")})
     for argument, name in (("weight", weight), ("features", features)):
@@ -115,7 +119,8 @@ def _ends_of(store: Any, owner: str) -> tuple[Array, Array]:
     """Return (sources, destinations), the rows of `store.edge_index`; errors name edge_index, followed by the text `owner`."""
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
-        raise ConfigError(f"from_pyg: {type(store).__name__} has no edge_index{owner}")
+        remedy = ": Graph.from_scipy takes its adj_t as a CSR tensor of torch" if getattr(store, "adj_t", None) is not None else ""
+        raise ConfigError(f"from_pyg: {type(store).__name__} has no edge_index{owner}{remedy}")
     index = check_array(f"edge_index{owner}", edge_index)
     if index.ndim != 2 or len(index) != 2 or (index.dtype.kind not in "iu" and index.size):
         raise DataError(f"from_pyg: edge_index{owner} is {index.dtype} {index.shape}, but must be integers of shape (2, "

@@ -8,7 +8,7 @@ import scipy.sparse
 
 from sarlite import Graph, HeteroGraph, fn
 from sarlite.comm import threads
-from sarlite.errors import ConfigError, DataError, SarliteError
+from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.structure import validation
 
 X = np.array([[1.0], [10.0], [100.0]])
@@ -292,3 +292,12 @@ def test_counts_are_whole_numbers():
     for wrong in (True, "3", None, 1.0):
         with pytest.raises(DataError, match="n: "):
             validation.count("n", wrong)
+
+
+def test_rows_whose_dtype_differs_between_ranks_are_refused_with_the_cause():
+    def work(comm):
+        graph = Graph.from_edges([0, 1, 2, 3], [3, 2, 1, 0]).shard(comm, "contiguous")
+        with pytest.raises(ShapeError, match="the dtype or the width of the rows differs between the ranks"):
+            graph.aggregate(fn.copy_src(np.ones((2, 3), (np.float32, np.float64)[comm.rank])), "sum")
+
+    threads.run(2, work)

@@ -91,12 +91,25 @@ class DglEdges:
     def __init__(self, relations, edata):
         self._relations, self._edata = relations, edata
 
-    def __call__(self, etype, order):
-        assert order == "eid"
-        return self._relations[etype]
+    def __call__(self, etype, form, order):
+        """Return sources, destinations and ids of edges by destination, as DGL does for a graph that is stored as CSC."""
+        assert form == "all" and order is None
+        src, dst = map(np.asarray, self._relations[etype])
+        order = np.argsort(dst, kind="stable")
+        return src[order], dst[order], order
 
     def __getitem__(self, etype):
         return SimpleNamespace(data=self._edata.get(etype, {}))
+
+
+@pytest.mark.parametrize("storage", ["coo", "csr", "csc"])
+def test_a_graph_of_dgl_itself_is_read_from_each_storage(storage):
+    torch, dgl = pytest.importorskip("torch"), pytest.importorskip("dgl")
+    dgl_graph = dgl.graph((SRC, DST), num_nodes=5)
+    dgl_graph.edata["w"] = torch.arange(6.0)
+    graph = interop.from_dgl(dgl_graph.formats(storage), weight="w")
+    expected = GRAPH.with_edge_values(np.arange(6.0))
+    np.testing.assert_array_equal(graph.to_scipy().toarray(), expected.to_scipy().toarray())
 
 
 def test_a_dgl_graph():
