@@ -181,6 +181,7 @@ def test_the_name_of_shared_memory_is_gone_once_connected(job):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [0, 7])
 def test_the_faults_in_short(first):
     """Some kinds of faults; `python -m tests.failure.faults` runs all kinds, many times."""

@@ -258,7 +258,7 @@ def test_a_load_that_is_blocked_is_a_stall(fail):
 
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 def test_a_long_load_is_no_stall(fail, n_ranks, flags):
-    over = f"lambda end=time.monotonic() + {2 * STALL_SECONDS}: time.monotonic() > end"
+    over = f"lambda end=time.monotonic() + {1.3 * STALL_SECONDS}: time.monotonic() > end"
     work = f"(any(0 for _ in iter({over}, True)), spec.load(*a, **k))[1]"
     job = fail(n_ranks=n_ranks, flags=["--stall-timeout", STALL_SECONDS, *flags], at_import=LOADING.format(work), seconds=100)
     assert job.status == 0 and job.err == "", job.err
@@ -266,7 +266,7 @@ def test_a_long_load_is_no_stall(fail, n_ranks, flags):
 
 def test_a_long_child_is_no_stall(fail):
     """Parts, for example, are computed by a child process."""
-    code = f"import time\\nend = time.monotonic() + {2 * STALL_SECONDS}\\nwhile time.monotonic() < end: pass"
+    code = f"import time\\nend = time.monotonic() + {1.3 * STALL_SECONDS}\\nwhile time.monotonic() < end: pass"
     work = f"(subprocess.run([sys.executable, '-c', '{code}']), spec.load(*a, **k))[1]"
     job = fail(flags=["--stall-timeout", STALL_SECONDS], at_import="import subprocess; " + LOADING.format(work), seconds=100)
     assert job.status == 0 and job.err == "", job.err

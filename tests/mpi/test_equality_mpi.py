@@ -22,7 +22,7 @@ def comm():
     return mpi.world()
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("case", CASES)
 def test_models_give_one_ranks_values_and_gradients(comm, case, mode):

@@ -38,6 +38,7 @@ def test_a_dry_run_works_with_every_kind_of_run_and_writes_nothing(name, tmp_pat
     assert measured["run_seconds"] > measured["epoch_seconds"] > 0 and {"step", "evaluation"} < measured["sent_bytes"].keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gcn", "gat", "message flow", "relational", "exact"])
 def test_bytes_of_a_dry_run_are_those_of_training(name, tmp_path):
     """The bytes of a step equal the bytes that one more full-batch epoch sends; evaluations are counted separately."""

@@ -61,6 +61,7 @@ def test_a_reader_that_has_left_is_no_error(name, trained, tmp_path):
             assert sorted(os.listdir(tmp_path / str(both) / "run"))[-1] == "summary.json"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["train", "predict", "info"])
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 def test_a_closed_stream_is_no_error(name, closed, trained, tmp_path):

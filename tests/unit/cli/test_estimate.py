@@ -26,7 +26,7 @@ def rows_of(capsys, *flags):
     return {(row["mode"], row["ranks"]): row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
 @pytest.mark.parametrize("name", ARRAYS)
 def test_the_formula_has_the_bytes_of_a_step(name, mode, tmp_path, monkeypatch):

@@ -52,6 +52,7 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", RUNS)
 def test_what_it_says_has_the_runs_score_on_any_number_of_ranks(case, here, tmp_path):
     task = case if case in METRICS else "classify"

@@ -110,6 +110,7 @@ def test_of_labels_each_has_a_threshold(tmp_path):
     assert labels.dtype == np.uint8 and len(thresholds) == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flags", [[], ["--batch-size", 60, "--fanouts", "4,4"], ["--mfg"]])
 def test_runs_agree_on_any_number_of_ranks(flags, data, tmp_path):
     arguments = ["--data", data, *FLAGS, "--numerics", "exact", "--threshold", "best-f1", "--class-weights", "0:1,1:9", *flags]

@@ -75,7 +75,7 @@ def test_halving_trains_only_the_best_third_for_all_epochs(folder, capsys):
 
 
 def test_a_stopped_sweep_goes_on_where_it_was(folder, capsys):
-    text = GRID.replace("epochs = 9", "epochs = 600").replace("lr = [0.001, 0.1]", "lr = [0.01]")
+    text = GRID.replace("epochs = 9", "epochs = 300").replace("lr = [0.001, 0.1]", "lr = [0.01]")
     argv = [write(folder, text), "--folder", "out", "--jobs", "2"]
     process = subprocess.Popen([sys.executable, "-m", "sarlite.sweep", *argv], stderr=subprocess.PIPE, text=True)
     metrics = folder / "out" / "run-000" / "metrics.jsonl"
@@ -86,10 +86,10 @@ def test_a_stopped_sweep_goes_on_where_it_was(folder, capsys):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143 and "the same command continues" in errors
     before = len(metrics.read_text().splitlines())
-    assert 0 < before < 600
+    assert 0 < before < 300
     assert main(argv) == 0
     numbers = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
-    assert numbers == list(range(1, 601))
+    assert numbers == list(range(1, 301))
 
 
 def test_a_combination_that_is_refused_is_a_failed_run_and_the_others_go_on(folder, capsys):

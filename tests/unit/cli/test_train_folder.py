@@ -105,6 +105,7 @@ def test_a_link_that_comes_during_a_run_is_not_followed(here, name, tmp_path, mo
     assert (tmp_path / "mine").read_bytes() == b"mine"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS, "caches-4-0of1.safetensors"))
 def test_a_trace_is_none_of_the_runs_own_files(here, name, tmp_path):
     here(tmp_path / "run", "--epochs", 1)

@@ -235,7 +235,7 @@ def test_ogb_content_that_does_not_fit(tmp_path, file, rows, message):
         load(f"ogb:{tmp_path}")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "file", ["raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz", "split/time/train.csv.gz", "raw/num-edge-list.csv.gz"]
 )

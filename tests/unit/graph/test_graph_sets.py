@@ -30,6 +30,7 @@ def states(comm, **options):
     return np.concatenate([losses, scores, comm.allreduce(output).ravel(), trainer_of_set.flat.data])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", RUNS)
 def test_training_is_the_same_on_any_number_of_ranks(options):
     expected = states(Solo(), **options)
@@ -39,6 +40,7 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
             np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options, dtype", list(zip(RUNS, [np.float32, np.float64] * 4)))
 def test_exact_numerics_have_the_same_bits_on_any_number_of_ranks(options, dtype):
     exact_options = {**options, "dtype": dtype, "numerics": "exact"}

@@ -39,7 +39,7 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
           (4, "uneven", "sar", 0)]
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
@@ -47,6 +47,7 @@ def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
     assert case == "rgat" or {evaluation.name for evaluation in graph.evaluations} == {case.split(", ")[1]}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS[1:4])
 @pytest.mark.parametrize("case", MODELS)
 def test_a_model_is_one_ranks(case, n_ranks, parts, mode, prefetch):
@@ -57,6 +58,7 @@ APART = [(2, "metis", {"backward": "fetch"}), (3, "uneven", {"backward": "fetch"
          (4, "contiguous", {"backward": "fetch", "mode": "broadcast", "prefetch": 1})]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("n_ranks, parts, options", APART)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_whose_relations_are_apart_is_the_dense_loop(case, n_ranks, parts, options):

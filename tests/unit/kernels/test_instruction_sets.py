@@ -68,7 +68,7 @@ def spmm(arrays, kind, shape, words):
     return {"out": out}
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(12)
 @every_float
 @pytest.mark.parametrize("words", SPMM)
 def test_spmm_has_the_same_bits(dtype, words):
@@ -94,6 +94,7 @@ def edge_dot(arrays, kind, shape, words):
     return {"out": out}
 
 
+@pytest.mark.sampled(5)
 @every_float
 @pytest.mark.parametrize("words", ["", "heads eid", "rows heads eid", "segment heads"])
 def test_edge_dot_has_the_same_bits(dtype, words):
@@ -123,7 +124,7 @@ def extremum(arrays, kind, width, sign, words):
     return {"out": out, "arg": arg.astype(np.int64), "dx": dx}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @every_float
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("words", ["", "order", "rows label order", "segment"])
@@ -162,7 +163,7 @@ def attend(arrays, kind, shape, slope, dropped, numbered=False):
 
 
 @every_float
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("heads", [*HEADS, "other graphs"])
 def test_attend_has_the_same_bits(dtype, heads, dropped):
@@ -221,7 +222,7 @@ def activate(arrays, width, kind, shift, p):
 
 
 @every_float
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
 @pytest.mark.parametrize("shift", ["plain", "bias", "norm"])
 @pytest.mark.parametrize("p", [0.0, P])

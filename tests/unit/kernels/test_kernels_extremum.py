@@ -30,7 +30,7 @@ def extremum_reference(graph, x, sign, label, rank):
 
 
 @every_type
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "star"])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("labelled", "ordered"), [(False, False), (False, True), (True, False), (True, True)])

@@ -89,7 +89,7 @@ def test_extremum_into_numbered_rows(dtype, itype, kind, order):
 @every_type
 @every_kind
 @every_order
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
     graph, rng = make_graph(kind, itype), np.random.default_rng(35)

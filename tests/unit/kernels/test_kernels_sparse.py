@@ -33,6 +33,7 @@ def test_spmm_without_weights_is_the_reference(dtype, itype, kind, width):
     close(out, expected)
 
 
+@pytest.mark.sampled(227)
 @every_type
 @every_kind
 @pytest.mark.parametrize("shape", [(1, 5), (4, 8), (3, 33)])
@@ -118,6 +119,7 @@ def test_ranges_are_added_one_after_another(dtype, itype, accumulate):
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.sampled(4)
 @every_type
 @pytest.mark.parametrize("ascending", [True, False])
 def test_sums_in_ranges(dtype, itype, ascending):
@@ -178,6 +180,7 @@ def test_adjoint(seed, n_dst, n_src, n_edges, width):
     assert np.vdot(ax, y) == pytest.approx(weight @ dots, rel=1e-10, abs=1e-10)
 
 
+@pytest.mark.sampled(152)
 @every_type
 @every_kind
 @pytest.mark.parametrize("width", WIDTHS)

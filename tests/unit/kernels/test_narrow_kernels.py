@@ -108,6 +108,7 @@ def attention(graph, z, src, dst, g, dropout):
     return acc, *grads
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 8), (4, 16), (2, 33), (2, 64), (1, 150)])
 @pytest.mark.parametrize("dropped", [False, True])

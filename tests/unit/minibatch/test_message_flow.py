@@ -45,7 +45,7 @@ def trained(graph, name, flow=False, epochs=3):
     return np.array(collected), trainer.flat.grad.copy(), trainer.flat.data.copy(), trainer
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("n_ranks, mode, kind", [(1, "sar", "random"), (2, "sa", "random"), (3, "sar", "random"), (3, "oneshot", "blocks"),
                                                  (4, "sar", "few")])
 @pytest.mark.parametrize("name", MODELS)

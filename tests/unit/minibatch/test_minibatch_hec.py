@@ -20,6 +20,7 @@ def full_logits(model):
         return model(whole(isinstance(model, (GCN, GAT))), Tensor(X)).data
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("features", ["keep", "cache"])
 @pytest.mark.parametrize("name", MODELS)
 def test_without_delay_and_limits_logits_are_the_full_batchs_at_every_step(name, features):

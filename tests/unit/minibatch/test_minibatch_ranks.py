@@ -327,6 +327,7 @@ def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote
         np.testing.assert_allclose(of_rank, expected[ids], rtol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size, kind, remote, mode", [
     (1, "random", "exact", "sar"), (2, "random", "exact", "oneshot"), (3, "few", "exact", "sar"), (4, "random", "exact", "sa"),
     (2, "random", "hec", "sar"), (3, "few", "local", "sar"),

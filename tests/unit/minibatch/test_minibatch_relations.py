@@ -68,7 +68,7 @@ def assert_one_ranks(by_rank, expected):
         close(np.array([together[node] for node in logits]), np.array([*logits.values()]), "logits")
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS[1:])
 @pytest.mark.parametrize("how", FANOUTS)
 @pytest.mark.parametrize("case", MODELS)
@@ -89,6 +89,7 @@ def test_seeds_of_any_type(node_type):
     assert_one_ranks(threads.run(3, work), one_rank("rgcn", "uniform", node_type))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS)
 @pytest.mark.parametrize("case", MODELS)
 def test_all_in_edges_are_the_whole_graph(case, n_ranks, parts, mode, prefetch):
@@ -142,7 +143,7 @@ def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
         part = {name: of_all[name][ids] for name, ids in graph.node_ids.items()}
         relations = (WRITES, CITES)
         expected = graph.aggregate({r: fn.copy_src(Tensor(part[r[0]])) for r in relations}, reducer)["paper"].data
-        rows, n_draws = nodes.n_dst, 1 if edges == "all" else 1500
+        rows, n_draws = nodes.n_dst, 1 if edges == "all" else 300
         loader = NeighborLoader(nodes, part, None, slice(None), fanouts=(-1 if edges == "all" else 2,), batch_size=23, sample_ahead=0)
         total = np.zeros((rows, 3))
         for _ in range(n_draws):
@@ -151,7 +152,7 @@ def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
             total[batch.outputs] += g.aggregate({r: fn.copy_src(h[r[0]]) for r in relations}, reducer)["paper"].data
         return np.abs(total / n_draws - expected).max(initial=0) / np.abs(expected).max(initial=1)
 
-    assert max(threads.run(2, work)) < (1e-13 if edges == "all" else 0.1)
+    assert max(threads.run(2, work)) < (1e-13 if edges == "all" else 0.2)
 
 
 WEIGHTS = {r: np.random.default_rng(k).uniform(0.5, 2, len(EDGES[r][0])) for k, r in enumerate((WRITES, CITES))}

@@ -86,7 +86,7 @@ def test_bits_are_those_of_gathered_rows(name, dtype):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("remote", ["sar", "sa", "oneshot", "broadcast", "local", HEC(), HEC(push="demand"), HEC(on_miss="local")], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):

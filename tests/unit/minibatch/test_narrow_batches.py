@@ -56,6 +56,7 @@ def distance(actual, expected):
     return max(np.linalg.norm(a - b) / np.linalg.norm(b) for pair in zip(actual, expected, strict=True) for a, b in zip(*pair))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("n_ranks, mode, prefetch", [(2, "sar", 1), (3, "sa", 0), (3, "oneshot", 0), (2, "broadcast", 1)])
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_batches_are_one_ranks(name, n_ranks, mode, prefetch):

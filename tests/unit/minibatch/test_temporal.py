@@ -222,6 +222,7 @@ def one_rank(case, pick):
     return passes(typed(), case, pick)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n_ranks, parts", [(2, "random"), (3, "uneven")])
 @pytest.mark.parametrize("pick", ["uniform", "latest"])
 @pytest.mark.parametrize("case", [*MODELS])

@@ -143,6 +143,7 @@ MAKE = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", MAKE)
 def test_gradcheck_of_models(name):
     """The model is in training, with dropout: the masks are the same in every call."""

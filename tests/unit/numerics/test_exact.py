@@ -59,7 +59,7 @@ def hashes(case, dtype, ways=WAYS, sets=None, **options):
         yield digest(n_ranks, case, dtype, **way, **options)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES)
 def test_one_hash_near_the_fast_numbers(case, instruction_set):
     """Each case runs three of the ways; the next case runs other ways."""
@@ -258,6 +258,7 @@ def test_degrees_of_weights_do_not_know_the_order_of_edges():
         assert (scaled == [math.fsum(values[a:b] * scale) for a, b in zip(indptr, indptr[1:])]).all()
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set, monkeypatch):
     case, dtype, methods = BROKEN[name]

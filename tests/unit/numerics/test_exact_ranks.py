@@ -129,6 +129,7 @@ WITHOUT_GRADIENT = {  # edges of the first relation; the third has one edge
 }  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("options", [{}, {"backward": "fetch"}], ids=["together", "separate"])
 @pytest.mark.parametrize("name", ["fast", "exact"])
 @pytest.mark.parametrize("case", WITHOUT_GRADIENT)

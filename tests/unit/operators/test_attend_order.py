@@ -74,7 +74,7 @@ def epoch(graph, heads, **options):
     return batches
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("remote", ["exact", "local", HEC(lines=500, life=2, limit=50, delay=1)], ids=["exact", "local", "hec"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("heads", [1, 2])  # with one head of 6 features x W is as wide as x

@@ -31,6 +31,7 @@ def rounded(x):
     return kernels.widen(kernels.narrow(x))
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3), MODES)])
 @pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
 def test_models_on_several_ranks_equal_one_rank(case, n_ranks, mode):

@@ -39,7 +39,7 @@ def assert_same(actual, expected, dtype="float64"):
 # ---- fused, written as a message, and in plain NumPy
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(21)
 @dtypes
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
@@ -59,7 +59,7 @@ def test_copy_src_is_the_reference(kind, reducer, dtype):
 WEIGHT_SHAPES = {"an edge": ((FEAT,), ()), "an edge, of heads": ((HEADS, FEAT), ()), "a head": ((HEADS, FEAT), (HEADS,))}
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(42)
 @dtypes
 @pytest.mark.parametrize("one", WEIGHT_SHAPES)
 @pytest.mark.parametrize("reducer", REDUCERS)
@@ -158,6 +158,7 @@ def test_gradcheck_of_built_ins(kind, reducer):
     gradcheck(lambda x, w: graph.aggregate(fn.mul_edge(x, w), reducer), [x, w])
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("p", [0.0, P])
 @pytest.mark.parametrize("kind", GRADCHECKED)
 def test_gradcheck_of_attend(kind, p):
@@ -175,7 +176,7 @@ def _captured(graph, reducer, w, b, scale, x, q, weight):
     return graph.aggregate(message, reducer, src={"x": x}, dst={"q": q}, edge={"weight": weight})
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @pytest.mark.parametrize("kind", GRADCHECKED)
 def test_gradcheck_of_captured_values(kind, reducer):
@@ -302,7 +303,7 @@ def tie_gradient(sign, comm=None, written=False, **options):
     return graph.node_ids, out.data, x.grad
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 6])

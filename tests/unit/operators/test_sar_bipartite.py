@@ -95,7 +95,7 @@ def reference(edges, messages, reducer, g):
 # ---- one rank against NumPy
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_copy_src_is_the_reference(kind, reducer):
@@ -108,7 +108,7 @@ def test_copy_src_is_the_reference(kind, reducer):
         assert_same(run(edges, lambda graph, x: graph.aggregate(lambda s, d, e: s["x"] * 1.0, reducer, src={"x": x}), [x], g), expected)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_mul_edge_is_the_reference(kind, reducer):
@@ -119,7 +119,7 @@ def test_mul_edge_is_the_reference(kind, reducer):
     assert_same(run(edges, lambda graph, x, w: graph.aggregate(fn.mul_edge(x, w), reducer), [x, w], g), expected)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
 def test_a_message_of_both_sides(kind, reducer):
@@ -162,7 +162,7 @@ def normalised(edges, reducer):
     return {"sum": a, "mean": a / rows[:, None], "sym": a / np.sqrt(rows[:, None] * columns)}[reducer]
 
 
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("n_out", [2, 9])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "sym"])
 @kinds
@@ -278,7 +278,7 @@ def check_sharded(n_ranks, make, **options):
     assert all(graph.bipartite and graph.n_nodes == EDGES.n_dst for graph, *_ in ranks)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])

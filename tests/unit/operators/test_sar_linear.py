@@ -30,7 +30,7 @@ def dense(edges, reducer):
     return {"sum": a, "mean": a / degree[:, None], "sym": a / np.sqrt(np.outer(degree, degree))}[reducer]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,7 @@ ORDERS = {(8, 3, True, True): (3, 3), (3, 8, True, True): (3, 3), (4, 4, True, T
           (5, 4, False, False): (4, 0), (4, 5, False, False): (4, 0)}  # fmt: skip
 
 
-@pytest.mark.sampled(45)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("case", ORDERS)
@@ -210,6 +210,7 @@ def steps(graph, name, constant):
     return np.concatenate([losses, [trainer.evaluate()["val_loss"]], trainer.flat.data])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_the_same_with_a_constant_input(name, mode):

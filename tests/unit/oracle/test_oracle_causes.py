@@ -78,6 +78,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CAUSES)
 def test_common_causes_are_reported_first(name):
     run, op, vjp, options, cause = CAUSES[name]
@@ -118,6 +119,7 @@ def lowest(case):
     return np.where(np.isneginf(out), np.finfo(np.float32).min, out).astype(np.float32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("run, op, options, never", [
     (wrong_rows_are_zero, "spmm", {"graphs": ("in-star-*", "isolated-*", "chain-*")}, "off by one"),
     (first_batch, "attention", {}, "multiple of a block"),

@@ -26,7 +26,7 @@ def report_of(mutant, tmp_path):
     return oracle.check(mutant.run, mutant.op, vjp=mutant.vjp, level=level, shrink=False, graphs=GRAPHS, **attributes)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("mutant", planted.MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_mutants_are_caught(mutant, tmp_path):
     report = report_of(mutant, tmp_path)

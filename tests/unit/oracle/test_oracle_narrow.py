@@ -25,12 +25,14 @@ def passes(run, vjp, op, attributes):
     assert report.checked["certified"] > 5
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op, attributes", narrow.CORRECT)
 def test_right_kernels_over_narrow_rows_pass(op, attributes):
     run, vjp = narrow.KERNELS[op]
     passes(run, vjp, op, attributes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op, attributes", [("spmm", {"reduce": "sum"}), ("spmm", {"reduce": "mean"}),
                                             ("spmm", {"reduce": "sym"}), ("spmm", {"reduce": "max"}), ("attention", {})])  # fmt: skip
 def test_sarlite_graphs_pass(op, attributes):

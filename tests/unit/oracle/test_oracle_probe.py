@@ -61,6 +61,7 @@ def explained(got, reference, case, output="out", g=None):
 # ---- exact, whatever the order
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("attributes", [{"reduce": "sum"}, {"reduce": "mean"}, {"reduce": "sym"}, {"reduce": "max"},
                                         {"reduce": "sum", "weighted": True}], ids=lambda a: "-".join(map(str, a.values())))

@@ -28,7 +28,7 @@ def every_mode(monkeypatch):
     monkeypatch.setattr(plan_check, "LIBRARY_MODES", ())
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("mode", OWN)
 def test_plans_of_the_librarys_modes_are_right(mode, n_ranks, every_mode):

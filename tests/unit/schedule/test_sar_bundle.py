@@ -108,6 +108,7 @@ def run(comm, sets, mode, prefetch, weighted):
     return np.split(out.data, np.cumsum(n_dst)[:-1]), x.grad, [t.grad for t in w], profile.received_bytes, made_schedule.plan
 
 
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)

@@ -85,7 +85,7 @@ def captured(worker, n_ranks):
     return results, [t.grad for t in (W, V, TABLE)]
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(70)
 @pytest.mark.parametrize("reducer", ["sum", "max"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*CASE_1, *CASE_2])
@@ -128,7 +128,7 @@ BUILT_IN = {  # name: aggregate, bytes of a row, True in case 2
 }
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -196,7 +196,7 @@ TWO_ARRAYS = {
 }
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("edges, method", [(COMPLETE, "random"), (RING, "contiguous"), (SOME, "random")])

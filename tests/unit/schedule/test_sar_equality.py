@@ -27,7 +27,7 @@ def owners(method, n_ranks):
     return partition(*CSR, n_ranks, method)
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), MODES)])
 @pytest.mark.parametrize("case", CASES)
 def test_models_give_one_ranks_values_and_gradients(case, n_ranks, mode):
@@ -37,7 +37,7 @@ def test_models_give_one_ranks_values_and_gradients(case, n_ranks, mode):
         threads.run(n_ranks, check_equality, case, dtype, owners(method, n_ranks), mode=mode, prefetch=prefetch)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +87,7 @@ def _a_rank_between_is_empty(n_nodes, n_ranks):
 PARTITIONS = [_all_on_last, _no_training_nodes_on_first, _no_edges_on_first, _one_node_on_first, _a_rank_between_is_empty]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", PARTITIONS)
 def test_uneven_partitions_change_nothing(layout, mode):

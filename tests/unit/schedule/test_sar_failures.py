@@ -104,6 +104,7 @@ def test_a_failure_leaves_no_thread_and_no_rows():
 WHENS = [("forward", "sar"), ("forward", "sa"), ("forward", "oneshot"), ("backward", "sar"), ("forward", "broadcast")]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize("prefetch", [0, 1])

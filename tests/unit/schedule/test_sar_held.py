@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 # ---- live remote buffers
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("n_ranks", [4, 5])
 @pytest.mark.parametrize("name", HOLDERS)

@@ -9,6 +9,7 @@ from tests.helpers.comm.exchanges import in_parts
 from tests.helpers.graph.piece_cases import BUILT_IN, N_NODES, in_small_pieces, problem, run, run_built_in
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "softmax"])
 def test_pieces_change_nothing(reducer, mode):
@@ -54,6 +55,7 @@ def test_pieces_cover_every_edge_once():
 
 # ---- backward pieces for parts of a peer's columns
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("mode", ["sar", "sa"])
 @pytest.mark.parametrize("name", [*BUILT_IN, "message sum", "message max", "message softmax"])
 def test_backward_parts_change_nothing(name, mode):

@@ -48,7 +48,7 @@ def test_how_many_ranges():
     assert mode.n_ranges(needs(11_500, 478.0, n_ranks=8)) == 1  # with many ranks a row has few edges in each tile
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n_ranks", [2, 4])
 @pytest.mark.parametrize("name", [*BUILT_IN, "message sum", "message max", "message softmax"])
 def test_ranges_change_nothing(name, n_ranks):

@@ -50,6 +50,7 @@ def trained(comm, **options):
     return losses, trainer.evaluate(), trainer.flat.grad.copy(), every[np.lexsort(every.T[::-1])], trainer.counts
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [
     {}, {"task": "multilabel", "mode": "oneshot", "decoder": "distmult"}, {"task": "regress", "mode": "broadcast", "decoder": "complex"},
     {"decoder": "transe", "mode": "sa"}, {"decoder": "rotate", "batches": True}, {"task": "regress", "batches": True},

@@ -130,7 +130,7 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
     return losses, trainer.evaluate(), trainer.flat.replicated.grad.copy(), trainer.counts
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [
     {}, {"model": RGAT, "mode": "oneshot", "sampler": "per-source"}, {"mode": "broadcast", "decoder": "distmult", "disjoint": 0.3},
     {"mode": "sa", "decoder": "mlp", "relation": FOLLOWS}, {"decoder": "complex", "labels": PAIRS.sum(1) % 3},

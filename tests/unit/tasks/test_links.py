@@ -188,6 +188,7 @@ def test_evaluations_negatives_may_be_links_or_of_another_sampler():
         Solo(), "uniform", filtered=False)[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", RUNS, ids=lambda options: options.get("decoder", "dot") + options.get("mode", ""))
 def test_training_is_the_same_on_any_number_of_ranks(options):
     def work(comm):

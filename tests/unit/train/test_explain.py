@@ -200,7 +200,7 @@ dst = "user"
 """)
     relational_run(tmp_path / "run", "--data", f"tables:{tmp_path}/graph.toml", "--model", "rgcn", "--hidden", 8, "--embedding", 2,
                    "--epochs", 40, "--lr", "0.05", "--dtype", "float64", without_defaults=True)
-    nodes = [f"u{at}" for at in range(3, 100, 4)]
+    nodes = [f"u{at}" for at in range(3, 60, 4)]
     flags = ["--steps", 16]
     rows = explain_here(tmp_path / "run", nodes, tmp_path / "e.csv", *flags)
     for method in ("integrated gradients", "occlusion"):
@@ -212,8 +212,8 @@ dst = "user"
     ends = {(row["source"][0], row["destination"][0]) for row in of(rows, "edge") if row["name"] == "device.uses.user"}
     assert ends == {("d", "u")}
     for ranks in (2, 3):
-        again = explain_here(tmp_path / "run", nodes[:7], tmp_path / "ranks.csv", *flags, "--ranks", ranks)
-        assert_same(again, [row for row in rows if row["node"] in nodes[:7]])
+        again = explain_here(tmp_path / "run", nodes[:4], tmp_path / "ranks.csv", *flags, "--ranks", ranks)
+        assert_same(again, [row for row in rows if row["node"] in nodes[:4]])
 
 
 def assert_same(actual, expected):
@@ -235,7 +235,7 @@ MODELS = {"sage": [], "gat": ["--heads", 2, "--batch-size", 40, "--fanouts", "3,
           "label inputs": ["--model", "gcn", "--label-inputs", 0.5]}  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_attributions_add_up_on_any_number_of_ranks(model, here, tmp_path, capsys):
     run, named = tmp_path / "run", [] if model == "label inputs" else ["--model", model]

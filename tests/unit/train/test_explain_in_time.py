@@ -54,6 +54,7 @@ def trained(folder, *flags):
     return run
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("flags", "most"), [(["latest", "--fanouts", "3,3"], 3), (["uniform", "--fanouts", "50,50"], 50)])
 def test_a_node_is_explained_as_it_is_predicted_at_its_own_time(folder, tmp_path, capsys, flags, most):
     run = trained(folder, *flags)

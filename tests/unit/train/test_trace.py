@@ -26,7 +26,7 @@ from tests.helpers.train.training_runs import command, train
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
 @pytest.mark.parametrize("case", ["sage", "gat", "edges"])

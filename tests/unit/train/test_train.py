@@ -103,6 +103,7 @@ def test_ranks_as_threads_give_the_same_run(six, tmp_path):
         assert all(type(n) is int and n > 0 for n in result["sent_bytes"].values())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model, flags", [
     ("gcn", ["--dropout", "0.4"]),
     ("gat", ["--heads", "2", "--out-heads", "2", "--attention-dropout", "0.3", "--residual", "--batch-norm"]),

@@ -27,6 +27,7 @@ def train(comm, optimizer, path, epochs=4):
 # ---- owned by rows
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
 def test_learned_rows_are_the_same_on_any_number_of_ranks(n_ranks, optimizer, tmp_path):

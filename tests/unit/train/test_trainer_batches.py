@@ -66,6 +66,7 @@ TWICE = [SPLITS[0], np.concatenate([SPLITS[1], SPLITS[1][:3], SPLITS[0][:4]]), S
 """Splits that overlap, name rows twice, and do not ascend."""
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("splits", [SPLITS, TWICE], ids=["apart", "twice"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SCORED)

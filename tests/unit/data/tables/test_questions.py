@@ -189,7 +189,7 @@ def odd_columns():
     }
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("kind", [*odd_columns()])
 @pytest.mark.parametrize("use", ["features", "auto", "labels", "time", "split", "id", "standard", "onehot", "date", "vector", "text"])
 def test_no_word_of_the_engine_reaches_the_user_for_any_type(kind, use):

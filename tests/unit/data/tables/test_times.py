@@ -63,6 +63,7 @@ def test_what_is_no_time_is_refused_with_its_row(times, message):
         graph(times)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_timestamps_of_arrow_are_exact_in_memory_and_in_files(unit, zone, tmp_path):
