@@ -61,21 +61,21 @@ def make_part(comm, src, dst, owner):
 
 # ---- 2. Move rows: a rank always holds the rows of one peer
 
-def rounds(part: Part):
+def rounds(part: "Part"):
     """Yield (peer to receive from, peer to send to) for each of the N rounds. In round 0 a rank sends to itself."""
     comm = part.comm
     for shift in range(comm.size):
         yield (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
 
 
-def fetch(part: Part, z, source, dest):
+def fetch(part: "Part", z, source, dest):
     """Return the rows Z_q->p that rank `source` sends, shape (n_halo, ...); send rank `dest` the rows of `z` that it needs."""
     z_halo = np.empty((part.blocks[source].n_halo, *z.shape[1:]))
     part.comm.Sendrecv(z[part.sent_rows[dest]], dest, recvbuf=z_halo, source=source)
     return z_halo
 
 
-def push(part: Part, d_halo, d_z, source, dest):
+def push(part: "Part", d_halo, d_z, source, dest):
     """Send rank `source` the gradients `d_halo` of its rows (E_p->q); add the gradients that rank `dest` sends to `d_z` in place."""
     rows = part.sent_rows[dest]
     d_rows = np.empty((len(rows), *d_z.shape[1:]))
@@ -85,7 +85,7 @@ def push(part: Part, d_halo, d_z, source, dest):
 
 # ---- 3. A sum: the gradient needs no remote rows (case 1)
 
-def sum_forward(part: Part, z):
+def sum_forward(part: "Part", z):
     """Return sum_j z_j over the in-edges of each local node, shape (n_local, ...): algorithm 1 with Eq. 2's message."""
     acc = np.zeros_like(z)
     for source, dest in rounds(part):
@@ -95,7 +95,7 @@ def sum_forward(part: Part, z):
     return acc
 
 
-def sum_backward(part: Part, d_acc):
+def sum_backward(part: "Part", d_acc):
     """Return the gradient of `z` from `d_acc`, the gradient of the sums, both (n_local, ...): algorithm 2, case 1."""
     d_z = np.zeros_like(d_acc)
     for source, dest in rounds(part):
@@ -109,7 +109,7 @@ def sum_backward(part: Part, d_acc):
 
 # ---- 4. Attention: the gradient needs the remote rows again (case 2)
 
-def attend_forward(part: Part, z, a_src, a_dst):
+def attend_forward(part: "Part", z, a_src, a_dst):
     """Return GAT's sum_j softmax_j(e_ij) z_j for local nodes (Eq. 3, algorithm 1), and the residuals that `attend_backward` takes.
 
     `z` and the output have shape (n_local, H, D), `a_src` and `a_dst` (H, D). The softmax over all in-edges is made
@@ -143,7 +143,7 @@ def attend_block(block: Block, z_halo, a_src, score_dst, maximum, denominator, a
     np.add.at(acc, block.dst, weight[..., None] * z_halo[block.src])
 
 
-def attend_backward(part: Part, residuals, d_out, a_src, a_dst):
+def attend_backward(part: "Part", residuals, d_out, a_src, a_dst):
     """Return the gradients of z, a_src and a_dst from `d_out`, shape (n_local, H, D), and `residuals`: algorithm 2, case 2.
 
     The gradients of the parameters are this rank's share: `train` sums them over ranks.
@@ -202,13 +202,13 @@ def views(flat, shapes):
     return [piece.reshape(shape) for piece, shape in zip(np.split(flat, ends[:-1]), shapes)]
 
 
-def gat_layer(part: Part, h, w, a_src, a_dst, bias):
+def gat_layer(part: "Part", h, w, a_src, a_dst, bias):
     """Return a GAT layer's output for the rows `h` (Eq. 1 and 3), before its activation, shape (n_local, H D), and the residuals."""
     out, residuals = attend_forward(part, np.tensordot(h, w, 1), a_src, a_dst)
     return out.reshape(len(h), a_src.size) + bias, (h, residuals)
 
 
-def gat_layer_backward(part: Part, residuals, d_out, w, a_src, a_dst, bias):
+def gat_layer_backward(part: "Part", residuals, d_out, w, a_src, a_dst, bias):
     """Return the gradients of h, w, a_src, a_dst and bias from `d_out`, shape (n_local, H D), and the layer's residuals."""
     h, attention_residuals = residuals
     d_z, d_a_src, d_a_dst = attend_backward(part, attention_residuals, d_out.reshape(-1, *a_src.shape), a_src, a_dst)
@@ -229,7 +229,7 @@ def cross_entropy(logits, labels, n_train):
     return -log_p[train_rows, labels[train_rows]].sum() / n_train, d_logits / n_train
 
 
-def loss_and_gradients(part: Part, parameters, x, labels, n_train):
+def loss_and_gradients(part: "Part", parameters, x, labels, n_train):
     """Return this rank's shares of the loss and of the gradients of `parameters`, a list; `x` has shape (n_local, n_in)."""
     hidden, first_residuals = gat_layer(part, x, *parameters[:4])
     h = np.where(hidden > 0, hidden, np.expm1(np.minimum(hidden, 0)))  # ELU
@@ -248,7 +248,7 @@ def all_sum(comm, x):
     return total
 
 
-def train(part: Part, x, labels, shapes, n_epochs=50, lr=0.01):
+def train(part: "Part", x, labels, shapes, n_epochs=50, lr=0.01):
     """Train the GAT with Adam on this rank's rows of `x` and `labels`, and yield each epoch's loss, which is the same on each rank."""
     rng = np.random.default_rng(0)  # equal on all ranks, so all start with equal parameters
     flat = np.concatenate([0.3 * rng.standard_normal(np.prod(s)) * (len(s) > 1) for s in shapes])  # biases are 0

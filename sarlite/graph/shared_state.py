@@ -19,7 +19,7 @@ class Unchanging:
 
 
 class SharedState(Unchanging):
-    """Base class of graphs: the communicator, the counters, and the results that the ranks computed together.
+    """Base class of graphs, with their common attributes: communicator, counters, and results that the ranks computed together.
 
     Attributes
     ----------

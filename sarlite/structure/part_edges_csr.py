@@ -209,7 +209,7 @@ def owners(rows: Array, offsets: Array) -> Array:
 
 
 def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
-    """Return (positions of the edges in `sets` by the owner of their source, rows that each owner must send to `rank`).
+    """Return (positions of each set's edges by owner of the source, rows that each owner sends to `rank`); owner q's rows begin at offsets[q].
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[lis
 
 def by_owner(sets: Sequence[InEdges], where: list[list[Any]], needs: Sequence[Array], offsets: Array,
              rank: int) -> list[EdgesByOwner]:
-    """Return each set's edges divided by the owner of their source, from the results `where` and `needs` of `needed_rows`.
+    """Return an EdgesByOwner for each of `sets`, from the results `where` and `needs` of `needed_rows`; part q's rows begin at offsets[q].
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """
