@@ -209,7 +209,7 @@ def owners(rows: Array, offsets: Array) -> Array:
 
 
 def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
-    """Return (positions of each set's edges by owner of the source, rows that each owner sends to `rank`); owner q's rows begin at offsets[q].
+    """Return (positions of each set's edges by owner of the source, rows each owner sends to `rank`); owner q's rows begin at offsets[q].
 
     Parameters
     ----------
