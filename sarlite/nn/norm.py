@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels, numerics
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, check_int
+from sarlite.errors import ConfigError, check_int, check_number
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.arguments import check_dtype, check_input
 from sarlite.nn.module import Module, Parameter
@@ -27,7 +27,7 @@ class LayerNorm(Module):
     ----------
     n_feat : int
         Length of the last axis of x.
-    eps : float
+    eps : float, not negative
     dtype : float32 or float64
 
     Attributes
@@ -46,7 +46,7 @@ class LayerNorm(Module):
     def __init__(self, n_feat: int, eps: float = 1e-5, dtype: DType = np.float32) -> None:
         n_feat, dtype = check_int("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
-        self.eps = eps
+        self.eps = check_number("eps", eps)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normalised rows, of x's shape (..., n_feat)."""
@@ -115,7 +115,9 @@ class BatchNorm(Module):
     ----------
     n_feat : int
         Width of the rows.
-    momentum, eps : float
+    momentum : float in [0, 1]
+        Weight of a batch in the running averages.
+    eps : float, not negative
     dtype : float32 or float64
         Dtype of gamma and beta; the moments are always float64.
 
@@ -154,7 +156,9 @@ class BatchNorm(Module):
         n_feat, dtype = check_int("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
-        self.momentum, self.eps = momentum, eps
+        self.momentum, self.eps = check_number("momentum", momentum), check_number("eps", eps)
+        if momentum > 1:
+            raise ConfigError(f"momentum is {momentum}, but must be in [0, 1]: the weight of a batch in the running averages")
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
         """Return x, this rank's rows, normalised by mean and variance over the ranks of `comm`, or by running averages in evaluation.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, ShapeError
+from sarlite.errors import ConfigError, ShapeError, check_number
 from sarlite.numerics import reductions
 from sarlite.tape.apply import apply
 from sarlite.tape.pairwise import operands
@@ -53,10 +53,12 @@ def layer_norm(x: Tensor | Array, gamma: Tensor | Array, beta: Tensor | Array, e
     gamma, beta : Tensor, (n_feat,)
         Scale and shift of each column.
     eps : float
-        Added to the variance.
+        Added to the variance, not negative.
 
     Raises
     ------
+    ConfigError
+        `eps` is negative or not finite.
     ShapeError
         `gamma` or `beta` does not have the length of x's last axis.
 
@@ -74,7 +76,7 @@ def layer_norm(x: Tensor | Array, gamma: Tensor | Array, beta: Tensor | Array, e
     x, gamma, beta = operands(x, gamma, beta)
     if gamma.shape != x.shape[-1:] or beta.shape != x.shape[-1:]:
         raise ShapeError(f"gamma {gamma.shape} and beta {beta.shape} do not fit the last axis of x {x.shape}")
-    return apply("layer_norm", x, gamma, beta, eps=float(eps))
+    return apply("layer_norm", x, gamma, beta, eps=check_number("eps", eps))
 
 
 # ---- dropout

@@ -10,7 +10,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.models import GIN
 from sarlite.nn import BatchNorm, Module, exact_moments
 from sarlite.nn.norm import merge_moments
-from sarlite.tape import Tensor, gradcheck, no_grad
+from sarlite.tape import Tensor, gradcheck, no_grad, ops
 from sarlite.tasks.node_task import NodeTask
 
 RNG = np.random.default_rng(3)
@@ -234,3 +234,23 @@ def test_bad_use_is_refused():
     message.volatile = True
     with pytest.raises(RuntimeError, match="message"):
         make()(message, Solo())
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"momentum": 1.5}, r"momentum is 1\.5, but must be in \[0, 1\]"), ({"momentum": -0.1}, r"momentum is -0\.1"),
+    ({"momentum": np.nan}, "momentum is nan"), ({"eps": -1e-5}, "eps is -1e-05"), ({"eps": np.inf}, "eps is inf"),
+])  # fmt: skip
+def test_constants_of_norms_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
+        BatchNorm(3, **options)
+    if "eps" in options:
+        with pytest.raises(ConfigError, match=message):
+            nn.LayerNorm(3, **options)
+        with pytest.raises(ConfigError, match=message):
+            ops.layer_norm(np.ones((2, 3)), np.ones(3), np.zeros(3), **options)
+
+
+def test_momentum_of_one_keeps_the_last_batch():
+    norm = BatchNorm(1, momentum=1.0, dtype=np.float64)
+    norm(Tensor(np.array([[1.0], [5.0]]), placement="rows"), Solo())
+    assert norm.running_mean.tolist() == [3.0] and norm.running_var.tolist() == [8.0]
