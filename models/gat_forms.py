@@ -70,9 +70,8 @@ class PaperGATConv(AttentionConv):
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
     def _by_head(self, a: Tensor) -> Tensor:
-        """Return attention vectors `a`, (n_heads, n_feat), as a matrix M with a column for each head: rows z times M are the scores a . z.
-
-        M is block-diagonal, (n_heads * n_feat, n_heads).
+        """Return attention vectors `a`, (n_heads, n_feat), as a matrix M with a column for each head: rows z times M are the
+        scores a . z. M is block-diagonal, (n_heads * n_feat, n_heads).
         """
         of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
         return a.reshape(-1, 1) * of_heads
@@ -138,9 +137,8 @@ def _edge_weights(n_features: int, n_heads: int, rng: nn.Random, dtype: npt.DTyp
 
 
 def _features_of(graph: LayerGraph, attn_edge: Tensor | None) -> Any:
-    """Return the graph's edge features, or None if `attn_edge`, the layer's attention weights of edge features, is None.
-
-    Raise a ConfigError if the layer needs edge features and the graph has none.
+    """Return the graph's edge features, or None if `attn_edge`, the layer's attention weights of edge features, is None. Raise a
+    ConfigError if the layer needs edge features and the graph has none.
     """
     if attn_edge is None:
         return None

@@ -70,9 +70,8 @@ def _concat(*tensors: Tensor) -> Tensor:
 
 
 def _scalers(graph: LayerGraph, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return (s, 1 / s), (n_dst, 1) of `dtype`, with s = log(d + 1) / delta of in-degrees d, where delta = mean(log(d + 1)). Collective.
-
-    Both results are 0 for a row without in-edges.
+    """Return (s, 1 / s), (n_dst, 1) of `dtype`, with s = log(d + 1) / delta of in-degrees d, where delta = mean(log(d + 1)).
+    Collective. Both results are 0 for a row without in-edges.
     """
     delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
@@ -80,9 +79,8 @@ def _scalers(graph: LayerGraph, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any],
 
 
 def _delta(graph: LayerGraph) -> float:
-    """Return the mean of log(d + 1), d the in-degree, over the rows of all ranks; 1 if no row has an in-edge. Collective.
-
-    The sum runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.
+    """Return the mean of log(d + 1), d the in-degree, over the rows of all ranks; 1 if no row has an in-edge. Collective. The sum
+    runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.
     """
     most = int(graph.comm.allreduce(np.array([graph.in_degrees.max(initial=0)]), "max")[0])
     n_rows = graph.comm.allreduce(np.bincount(graph.in_degrees, minlength=most + 1))

@@ -284,9 +284,8 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError about the feature `what` if a user's file, such as pandas.py, was imported in place of the package `package`.
-
-    The optional packages of EXTRAS are folders, so a single file hides the installed package.
+    """Raise a ConfigError about the feature `what` if a user's file, such as pandas.py, was imported in place of the package
+    `package`. The optional packages of EXTRAS are folders, so a single file hides the installed package.
     """
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is not None and not hasattr(sys.modules[package], "__path__"):

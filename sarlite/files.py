@@ -188,7 +188,6 @@ def _remove_if_left(path):
 
 def _private(folder: str, make: Callable[[str], int]) -> tuple[str, int]:
     """Return (name, descriptor) of a new temporary file or folder in `folder`, created by `make`, a function name -> descriptor.
-
     The open descriptor holds a lock.
     """
     while True:

@@ -8,9 +8,8 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Package whose public names are imported at first use; `_homes` is a dict from name to the module that defines it.
-
-    A module of the package with the same name as a public name does not replace the public name.
+    """Package whose public names are imported at first use; `_homes` is a dict from name to the module that defines it. A module
+    of the package with the same name as a public name does not replace the public name.
     """
 
     _homes: Mapping[str, str]

@@ -91,10 +91,9 @@ def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
 
 
 def _quoted(error: Exception, path: str) -> str | None:
-    """Return the traceback of `error` as text, limited to lines of the user's file `path`; None if the file is not at fault.
-
-    The file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error
-    other than a SarliteError.
+    """Return the traceback of `error` as text, limited to lines of the user's file `path`; None if the file is not at fault. The
+    file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error other than a
+    SarliteError.
     """
     every = traceback.extract_tb(error.__traceback__)
     places = [k for k, frame in enumerate(every) if _same(frame.filename, path)]

@@ -35,9 +35,8 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option: str, word: str, known: Mapping[str, Iterable[str]], find: Callable[[str, str], object]) -> None:
-    """Raise a ConfigError unless `find(kind, word)` accepts the value `word` of `option` for a kind in `known`, {kind: known names}.
-
-    The kinds are kinds of targets, such as "classify". `find` raises for an unknown word.
+    """Raise a ConfigError unless `find(kind, word)` accepts the value `word` of `option` for a kind in `known`, {kind: known
+    names}. The kinds are kinds of targets, such as "classify". `find` raises for an unknown word.
     """
     errors = []
     for form, kinds in known.items():

@@ -110,7 +110,6 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
 
 def _options_before(before: OptionValues, where: str) -> dict[str, Any]:
     """Return the options in `before`, a checkpoint's, that a resumed run takes over, checked; `where` begins an error message.
-
     Options that a checkpoint must not set, such as output paths, are left out.
     """
     values = {}

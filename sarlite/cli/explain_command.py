@@ -160,9 +160,8 @@ def explain(comm: Communicator, training_options: RunOptions, config: ExplainOpt
 
 
 def _full_precision(trained: TrainedRun) -> TrainedRun:
-    """Return the trained run with float32 rows in messages (`row_dtype`) in place of bfloat16 or int8.
-
-    Gradients ignore the rounding of narrow rows, so integrated gradients would not add up to the change of the score.
+    """Return the trained run with float32 rows in messages (`row_dtype`) in place of bfloat16 or int8. Gradients ignore the
+    rounding of narrow rows, so integrated gradients would not add up to the change of the score.
     """
     options = replace(trained.options, schedule=replace(trained.options.schedule, rows="float32"))
     return trained._replace(options=options, run=settings(options))
@@ -235,10 +234,9 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, times with the number of edges per node). Collective.
-
-    With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
-    edges up to the node's time.
+    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, times with the number of edges per node).
+    Collective. With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has
+    all edges up to the node's time.
     """
     batches: Any = trained.run.batches
     temporal, fanouts = temporal_of(batches, part), list(batches.eval_fanouts or batches.fanouts)
@@ -277,9 +275,8 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (baseline inputs of integrated gradients: each table's mean row; text that names the averaged rows). Collective.
-
-    For the node type that has labels, the mean is over the training nodes, if there are any. Label inputs have 0.
+    """Return (baseline inputs of integrated gradients: each table's mean row; text that names the averaged rows). Collective. For
+    the node type that has labels, the mean is over the training nodes, if there are any. Label inputs have 0.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))

@@ -230,9 +230,8 @@ class Explainer(NamedTuple):
         return attributions, total
 
     def _items(self) -> Iterator[tuple[str, str, str, list[int]]]:
-        """Yield the inputs that get an attribution: each feature, and each column of a feature with several columns.
-
-        An item is (kind, name, node type, indices of the input columns).
+        """Yield the inputs that get an attribution: each feature, and each column of a feature with several columns. An item is
+        (kind, name, node type, indices of the input columns).
         """
         labels = label_names(self.trained, self.trained.meta["data"]["classes"])
         for node_type, row in self.baseline.x.items():
@@ -247,7 +246,6 @@ class Explainer(NamedTuple):
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
         """Return (attributions of the node's `score` to edges in `around`, their `Total`, number of edges, number occluded).
-
         `around` is the node's neighbourhood. An occluded edge was left out to see how the score changes.
         """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}

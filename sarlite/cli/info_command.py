@@ -86,9 +86,8 @@ def _mpi():
 
 
 def _compiler():
-    """Return the compiler's version string in the compiled extension, or None if the extension has none.
-
-    With debug information, the string includes the compiler's flags.
+    """Return the compiler's version string in the compiled extension, or None if the extension has none. With debug information,
+    the string includes the compiler's flags.
     """
     data = Path(importlib.util.find_spec("sarlite._native").origin).read_bytes()
     matches = (re.search(pattern, data) for pattern in _COMPILERS)

@@ -230,10 +230,9 @@ def _score_functions(decoder, linked):
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Return each pair's score and its position, 1 for the best, among all pairs of its source not `excluded`, (n_pairs, 2). Collective.
-
-    `node_rows` is the encoder's output. `linked` describes the predicted relations. `excluded` holds, for each relation, the
-    keys of pairs that do not count.
+    """Return each pair's score and its position, 1 for the best, among all pairs of its source not `excluded`, (n_pairs, 2).
+    Collective. `node_rows` is the encoder's output. `linked` describes the predicted relations. `excluded` holds, for each
+    relation, the keys of pairs that do not count.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
@@ -298,9 +297,8 @@ def _check_request(config, options):
 
 
 def _check_links(config, run, checkpoint_metadata, digest, several):
-    """Raise a CheckpointError if the relations (`several`) or the splits (with hash `digest`) of the links differ from training's.
-
-    With other splits, messages would pass along test edges. `several` is None for one relation.
+    """Raise a CheckpointError if the relations (`several`) or the splits (with hash `digest`) of the links differ from
+    training's. With other splits, messages would pass along test edges. `several` is None for one relation.
     """
     trained, available = checkpoint_metadata["data"].get("relations"), ", ".join(several) if several else None
     if trained != available:
@@ -312,10 +310,9 @@ def _check_links(config, run, checkpoint_metadata, digest, several):
 
 
 def _computed(comm, trained, part):
-    """Run the checkpoint's model on the data; return (model, computed rows of this rank's nodes, (n_local, ...)). Collective.
-
-    The rows are the model's outputs or, with --embeddings, the output of a hidden layer. For --top and --rank the rows
-    are the encoder's output.
+    """Run the checkpoint's model on the data; return (model, computed rows of this rank's nodes, (n_local, ...)). Collective. The
+    rows are the model's outputs or, with --embeddings, the output of a hidden layer. For --top and --rank the rows are the
+    encoder's output.
     """
     config, run, n_out = trained.config, trained.run, trained.meta["data"]["classes"]
     model = restore_model(comm, trained, part)
@@ -351,9 +348,8 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """Wrapper of a graph that records the output of a hidden layer while the model runs on the graph.
-
-    The recorded array is the input of layer `layer`, which equals the output of the preceding layer.
+    """Wrapper of a graph that records the output of a hidden layer while the model runs on the graph. The recorded array is the
+    input of layer `layer`, which equals the output of the preceding layer.
 
     Parameters
     ----------

@@ -197,9 +197,8 @@ def _edges_by_owner(plan, rank, n_ranks):
 
 
 def _evaluations(graph):
-    """Return {"relations": the chosen order of aggregation and weight matrix, and the cost of both orders, by relation}.
-
-    The result is {} for a graph that is not relational.
+    """Return {"relations": the chosen order of aggregation and weight matrix, and the cost of both orders, by relation}. The
+    result is {} for a graph that is not relational.
     """
     nodes = _nodes(graph)
     return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
@@ -317,9 +316,8 @@ def _message_flow(measurements):
 
 
 def _relations(measurements):
-    """Yield the closing table's row for each relation's weight matrix: the order of its product, and the cost of both orders.
-
-    The order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
+    """Yield the closing table's row for each relation's weight matrix: the order of its product, and the cost of both orders. The
+    order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
     """
     for evaluation in measurements.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))

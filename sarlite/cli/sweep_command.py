@@ -279,10 +279,9 @@ class Runner:
         return path
 
     def _read(self, result: Result) -> Result | None:
-        """Return `result` with the scores in its run's folder; None if the run has not completed `result.epochs` epochs.
-
-        The scores of a run that went on for more epochs are the scores of its first `result.epochs` epochs. Method
-        halving therefore selects the same runs when a sweep is started again.
+        """Return `result` with the scores in its run's folder; None if the run has not completed `result.epochs` epochs. The
+        scores of a run that went on for more epochs are the scores of its first `result.epochs` epochs. Method halving therefore
+        selects the same runs when a sweep is started again.
         """
         if not (result.folder / SUMMARY).exists():
             return None

@@ -83,7 +83,6 @@ def _connect_and_run(argv, parse, load_action):
 
 def _parse_and_check(argv, parse):
     """Parse the command line `argv` with `parse` and check it; return (parsed options, None), or (None, error) after an error.
-
     The error is returned, so that the caller can raise it on all ranks together. Otherwise the other ranks would hang.
     """
     try:

@@ -274,7 +274,6 @@ def _options(config, meta):
 
 def _as_trained(values, meta):
     """Return a copy of the EdgeValueUse `values` with which loading refuses edge values that training, by `meta`, did not use.
-
     Edge values that a flag requests are not refused.
     """
     reason = "training used none" if "used" in meta else "the checkpoint does not name any that training used"
@@ -322,9 +321,8 @@ def _check_data(trained, part, n_train):
 
 
 def _check_stored_path(comm, trained, loaded):
-    """Raise a CheckpointError unless the data at the checkpoint's path, of identity `loaded`, are the training data.
-
-    A relative path may lead to other data in this folder. Without an error, rank 0 prints the path.
+    """Raise a CheckpointError unless the data at the checkpoint's path, of identity `loaded`, are the training data. A relative
+    path may lead to other data in this folder. Without an error, rank 0 prints the path.
     """
     data, spec = trained.meta["data"], trained.run.source.spec
     differing = difference({name: data.get(name) for name in loaded}, loaded)

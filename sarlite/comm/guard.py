@@ -24,9 +24,8 @@ GRACE_SECONDS = 2.0
 
 
 def _outcome(error):
-    """Return (state, hash of the message) of a rank that ended with `error` (None: success), or None if it must end all ranks at once.
-
-    The state is a constant of `watchdog`. The digest is the same on ranks that raise the same error together.
+    """Return (state, hash of the message) of a rank that ended with `error` (None: success), or None if it must end all ranks at
+    once. The state is a constant of `watchdog`. The digest is the same on ranks that raise the same error together.
     """
     if error is None:
         return DONE, 0
@@ -65,9 +64,8 @@ def _hooks(ending, watchdog, n_ranks):
 
 @contextmanager
 def _signals(watchdog):
-    """Return a context inside which SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread and wake `watchdog`.
-
-    The watchdog ends the process if the main thread is in C code and does not handle the signal.
+    """Return a context inside which SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread and wake `watchdog`. The
+    watchdog ends the process if the main thread is in C code and does not handle the signal.
     """
     with watchdog.interrupts.listening():
         fd = watchdog.alarm.listen()

@@ -25,9 +25,8 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (name of the variable with the number of ranks, the number, True if it counts the ranks of all nodes) from `environ`.
-
-    Without an MPI launcher return (None, None, True).
+    """Return (name of the variable with the number of ranks, the number, True if it counts the ranks of all nodes) from
+    `environ`. Without an MPI launcher return (None, None, True).
     """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
@@ -100,9 +99,8 @@ class _Start:
 
 
 def _leave():
-    """Finalize MPI within a time limit as Python exits; a rank that has not joined the other ranks in MPI ends by SIGTERM instead.
-
-    mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
+    """Finalize MPI within a time limit as Python exits; a rank that has not joined the other ranks in MPI ends by SIGTERM
+    instead. mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
     """
     if _Start.connected:
         from sarlite.comm import mpi

@@ -166,9 +166,8 @@ class MpiTransfer:
         return False
 
     def _step(self, complete):
-        """Call `complete(status)` on the first piece: return False if it is still open; if it is done or failed, drop it and return True.
-
-        After an error the transfer has failed.
+        """Call `complete(status)` on the first piece: return False if it is still open; if it is done or failed, drop it and
+        return True. After an error the transfer has failed.
         """
         try:
             with errors_named():
@@ -284,9 +283,8 @@ class Incoming(MpiTransfer):
 
 @atexit.register
 def _leave():
-    """At the end of Python, wake threads that wait in MPI, because MPI must not be finalized meanwhile.
-
-    If a thread does not return within `LEAVE_SECONDS`, abort the job.
+    """At the end of Python, wake threads that wait in MPI, because MPI must not be finalized meanwhile. If a thread does not
+    return within `LEAVE_SECONDS`, abort the job.
     """
     MpiTransfer.leaving = True
     end = time.monotonic() + LEAVE_SECONDS

@@ -68,9 +68,8 @@ class _World:
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise a PeerError if a rank has failed, or if a rank in `peers`, which `rank` waits for, has ended its function.
-
-        The caller holds the lock.
+        """Raise a PeerError if a rank has failed, or if a rank in `peers`, which `rank` waits for, has ended its function. The
+        caller holds the lock.
         """
         if self.failure is not None:
             raise _Woken(self.failure)
@@ -88,10 +87,9 @@ class _World:
 
 
 class _Request(Request):
-    """Base class of requests, which wait until `done()` is True.
-
-    A subclass defines `done()` and `missing()`, the ranks that it waits for; both are called with the world's lock
-    held. `wait` raises a PeerError if a rank has failed or a missing rank has returned.
+    """Base class of requests, which wait until `done()` is True. A subclass defines `done()` and `missing()`, the ranks that it
+    waits for; both are called with the world's lock held. `wait` raises a PeerError if a rank has failed or a missing rank has
+    returned.
     """
 
     def wait(self):
@@ -178,9 +176,8 @@ class _Meeting(_Request):
         return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
-        """Return the values of all ranks, in rank order, once all ranks have called; raise `error` if it is not None.
-
-        Raise a ShapeError unless all ranks made the same call.
+        """Return the values of all ranks, in rank order, once all ranks have called; raise `error` if it is not None. Raise a
+        ShapeError unless all ranks made the same call.
         """
         calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
         check_calls(calls, error)
@@ -269,9 +266,8 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start to send `data` to rank `peer` if `sends`, else to receive into `data`; return the request. Copy now if the partner waits.
-
-        Otherwise the send or receive waits in the mailbox.
+        """Start to send `data` to rank `peer` if `sends`, else to receive into `data`; return the request. Copy now if the
+        partner waits. Otherwise the send or receive waits in the mailbox.
         """
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")

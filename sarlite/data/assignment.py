@@ -227,7 +227,6 @@ def _for_metis(dataset, n_bytes):
 
 def _by_graphs(dataset, n_parts, method, seed):
     """Return the part of each node and graph in a set of graphs, divided by `method`; a graph and all its nodes are in one part.
-
     The result is the part of each node and of each graph, one type after the other.
     """
     members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes

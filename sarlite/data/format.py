@@ -244,7 +244,6 @@ def _opened(directory, verify):
 
 def _files_of(directory, section, folder, entry):
     """Yield (path, {"dtype", "shape", "sha256"}, field) for each file of a table from its `entry` in a `section` of meta.json.
-
     The record is the file's entry in meta.json: dtype, shape and sha256.
     """
     for field, name in meta.TABLES[section].FILES.items():

@@ -31,9 +31,8 @@ _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 
 
 class _Table:
-    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder.
-
-    A table also knows where its arrays came from, so that error messages can name the file or the source.
+    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder. A table also knows where its arrays came from,
+    so that error messages can name the file or the source.
     """
 
     FILES: ClassVar[dict[str, str]]

@@ -69,9 +69,8 @@ def _arrays(table, file_records):
 
 
 def _feature_names(table):
-    """Return the entries of meta.json that describe a table's feature columns, transforms and times.
-
-    The names of the columns are left out unless they are distinct and one per column.
+    """Return the entries of meta.json that describe a table's feature columns, transforms and times. The names of the columns are
+    left out unless they are distinct and one per column.
     """
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
@@ -219,9 +218,8 @@ def _needed(meta_content, section, name):
 
 
 def _check_records(path, entry_name, entry, files, needed):
-    """Raise a DataError unless a table's `entry` in meta.json has dtypes, shapes and hashes, at least of the fields `needed` of `files`.
-
-    A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
+    """Raise a DataError unless a table's `entry` in meta.json has dtypes, shapes and hashes, at least of the fields `needed` of
+    `files`. A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
     """
     _expect(path, entry_name, entry, dict)
     _expect(path, f"{entry_name}: count", entry.get("count"), int)
@@ -236,9 +234,8 @@ def _check_records(path, entry_name, entry, files, needed):
 
 
 def _check_feature_names(path, entry_name, entry, record):
-    """Raise a DataError for invalid feature names, transforms or times in a table's `entry`; `record` has the features' dtype and shape.
-
-    The names of columns must be distinct words, one per column.
+    """Raise a DataError for invalid feature names, transforms or times in a table's `entry`; `record` has the features' dtype and
+    shape. The names of columns must be distinct words, one per column.
     """
     _expect(path, f"{entry_name}: transforms", entry.get("transforms", {}), dict)
     if entry.get("time") not in ((None, *KINDS) if "time" not in entry["arrays"] else KINDS):

@@ -139,9 +139,8 @@ class _Notes(NamedTuple):
 
 
 def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
-    """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to `out.left_out`.
-
-    Names that the model does not use are added to `out.left_out`.
+    """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to
+    `out.left_out`. Names that the model does not use are added to `out.left_out`.
 
     `expected` and `available` map a name to its text in messages.
     """
@@ -176,7 +175,6 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
 
 def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
     """Return a node table without features and note it in `out.left_out`; the model has learned embeddings for this type instead.
-
     An edge table is returned unchanged.
     """
     if isinstance(table, EdgeTable):

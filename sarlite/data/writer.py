@@ -144,9 +144,8 @@ def _meta_of(directory):
 
 
 def _other_file(directory):
-    """Return the relative path of the first file in a directory that its meta.json does not list; None if all are listed.
-
-    A directory with such a file is not overwritten.
+    """Return the relative path of the first file in a directory that its meta.json does not list; None if all are listed. A
+    directory with such a file is not overwritten.
     """
     named = {*_named_arrays(_meta_of(directory))}
     for path in sorted(directory.rglob("*")):
@@ -158,9 +157,8 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, folder=""):
-    """Yield the paths, without suffix, of the arrays that `meta`, a meta.json of any version, lists below `folder`.
-
-    A record is a dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
+    """Yield the paths, without suffix, of the arrays that `meta`, a meta.json of any version, lists below `folder`. A record is a
+    dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
     """
     for name, value in meta.items() if isinstance(meta, dict) else ():
         here = folder if name == "arrays" else f"{folder}/{name}".lstrip("/")
@@ -188,9 +186,8 @@ def _replace(temporary, directory):
 
 
 def _remove_old(directory):
-    """Remove old copies of a data set that a killed process had renamed while it replaced `directory`.
-
-    An old data set is kept if `directory` does not exist, as it is then the only copy.
+    """Remove old copies of a data set that a killed process had renamed while it replaced `directory`. An old data set is kept if
+    `directory` does not exist, as it is then the only copy.
     """
     form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
     if (directory / META).is_file():

@@ -142,9 +142,8 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
 
 def _activation(kind: str, alpha: float, normal: Normal | None, beta: Array | None, mask: Mask | None,
                 dtype: ArrayDType, n: int, n_feat: int, only_kind_with_beta: str | None = None) -> dict[str, Any]:
-    """Check the arguments of `activate` or its backward for x (n, n_feat) of `dtype`; return the fields of their C struct as a dict.
-
-    `only_kind_with_beta` is the only kind that reads beta; None if all kinds do.
+    """Check the arguments of `activate` or its backward for x (n, n_feat) of `dtype`; return the fields of their C struct as a
+    dict. `only_kind_with_beta` is the only kind that reads beta; None if all kinds do.
     """
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")

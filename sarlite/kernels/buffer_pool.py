@@ -14,9 +14,8 @@ _SET_HANDLER = 304  # index of PyDataMem_SetHandler in the table of NumPy's C AP
 
 
 def _set_handler():
-    """Return NumPy's function PyDataMem_SetHandler, which sets this context's allocator (NEP 49).
-
-    It takes a capsule of the new allocator and returns the capsule of the previous one.
+    """Return NumPy's function PyDataMem_SetHandler, which sets this context's allocator (NEP 49). It takes a capsule of the new
+    allocator and returns the capsule of the previous one.
     """
     from_capsule = ctypes.pythonapi.PyCapsule_GetPointer
     from_capsule.restype, from_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -25,9 +24,8 @@ def _set_handler():
 
 
 def _capsule(handler: Any, destructor_name: str) -> object:
-    """Wrap the allocator `handler` in a PyCapsule, the object with a reference count and a destructor in C that NumPy's arrays hold.
-
-    When the last reference is gone, the C function `destructor_name` frees the allocator.
+    """Wrap the allocator `handler` in a PyCapsule, the object with a reference count and a destructor in C that NumPy's arrays
+    hold. When the last reference is gone, the C function `destructor_name` frees the allocator.
     """
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

@@ -125,9 +125,8 @@ class TypedRows:
 
 def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, relations: Sequence[int],
                  used_again: bool) -> list[PickedGraph]:
-    """Return a graph for each relation index in `relations`; their sources have node type number `source` and are fetched together.
-
-    The indices are those of `part.sets` and `layer.sets`. `used_again` is True for a batch that serves several steps.
+    """Return a graph for each relation index in `relations`; their sources have node type number `source` and are fetched
+    together. The indices count `part.sets` and `layer.sets`. `used_again` is True for a batch that serves several steps.
     """
     picked = [typed.picked(layer.sets[k]) for k in relations]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
@@ -172,9 +171,8 @@ def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked:
 
 
 def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, used_again: bool) -> EdgesByOwner:
-    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to column first[0] - 1, rank q from first[q] on.
-
-    `first` has column numbers. `used_again` is True for a batch that serves several steps.
+    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to column first[0] - 1, rank q from
+    first[q] on. `first` has column numbers. `used_again` is True for a batch that serves several steps.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(n_ranks))

@@ -206,9 +206,8 @@ class PartEdges:
             starts[owner] += columns_slice.stop - columns_slice.start
 
     def _csr(self, graph: Any, source: int) -> tuple[Array, Array]:
-        """Return the CSR (indptr, indices) of the relation in `graph`, whose sources have type number `source`, with the part's columns.
-
-        With one type and without peers they are the graph's own arrays.
+        """Return the CSR (indptr, indices) of the relation in `graph`, whose sources have type number `source`, with the part's
+        columns. With one type and without peers they are the graph's own arrays.
         """
         indptr, first = np.concatenate([[0], np.cumsum(graph.in_degrees)]), self._dtype.type(self.first[source])
         if graph.plan.single_block:
@@ -380,9 +379,9 @@ def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], lis
 
 
 def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
-    """Return the row number in the part, (n_dst,), of each row of `graph`; rows of types[t] start at first[t]. None if numbers are equal.
-
-    A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
+    """Return the row number in the part, (n_dst,), of each row of `graph`; rows of types[t] start at first[t]. None if numbers
+    are equal. A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another
+    order.
     """
     if isinstance(graph, Graph):
         return None

@@ -159,7 +159,6 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     def _recency(self, unit):
         """Return log(1 + age / unit) of each picked edge, (n_edges,) float64; the age is the seed's time minus the edge's time.
-
         For an added self loop the result is 0.
         """
         edge_times = self._of_edges(self.edges.graph.edge_values.time)
@@ -293,8 +292,7 @@ class Estimate:
     @cached_property
     def _share(self):
         """Number of edges of the graph that each picked edge of a destination stands for, (n_dst,) float64; None if 1 everywhere.
-
-        The number is d / k for in-degree d and k picked edges. Neither added loops nor edges that are left out count.
+        The number is d / k for in-degree d and k picked edges. Added loops and edges that are left out do not count.
         """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
         picks = self.in_degrees - loops
@@ -308,10 +306,8 @@ class Estimate:
 
     @cached_property
     def _candidate_degrees(self):
-        """Number of in-edges of each destination that could be sampled, (n_dst,).
-
-        By default these are all in-edges of the whole graph but the edges that the batch leaves out. `Picked.degrees`
-        overrides the number.
+        """Number of in-edges of each destination that could be sampled, (n_dst,). By default these are all in-edges of the whole
+        graph but the edges that the batch leaves out. `Picked.degrees` overrides the number.
         """
         if self._picked.degrees is not None:
             return self._picked.degrees
@@ -323,7 +319,6 @@ class Estimate:
 
     def _weighted_sums(self, dst: Array, counts: Array) -> Array:
         """Return the divisor of each destination's weighted mean, (n_dst,) float64; `counts` are the picks' weighted factors.
-
         `counts` holds the weighted factor of each picked edge, (n_edges,), and `dst` the row of its destination.
         """
         if self._picked.degrees is None:

@@ -312,9 +312,8 @@ class Sampler:
         return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
     def _picked(self, edge_set: Any, rows: Array, layer: int, request: SampleRequest, without: Array | None) -> Picked:
-        """Return sampled in-edges from `edge_set` of those `rows` that are its destinations; edges at the positions `without` are left out.
-
-        With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
+        """Return sampled in-edges from `edge_set` of those `rows` that are its destinations; edges at the positions `without` are
+        left out. With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
         """
         rows = rows[edge_set.places(rows)]
         rows, step = rows - rows.dtype.type(edge_set.first) if edge_set.first else rows, request.step
@@ -327,9 +326,8 @@ class Sampler:
         return Picked(*picks, without)
 
     def _hit(self, edge_set: EdgeSet, rows: Array, layer: int, step: int, without: Array) -> Array:
-        """Return a mask, (n_rows,), of the rows whose random draw would include an edge at one of the positions `without`.
-
-        Such rows draw again, with `_pick_again`.
+        """Return a mask, (n_rows,), of the rows whose random draw would include an edge at one of the positions `without`. Such
+        rows draw again, with `_pick_again`.
         """
         starts, stops = (np.searchsorted(without, edge_set.edges.indptr[at]) for at in (rows, rows + 1))
         at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
@@ -349,9 +347,8 @@ class Sampler:
 
     def _pick_again(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
                     without: Array) -> tuple[Array, Array, Array]:
-        """Sample `rows` again, from their in-edges not at the positions `without`; return CSR (indptr, columns) and edge positions.
-
-        The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
+        """Sample `rows` again, from their in-edges not at the positions `without`; return CSR (indptr, columns) and edge
+        positions. The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
         """
         edges, first = edge_set.edges, edge_set.first
         counts = edges.indptr[rows + 1] - edges.indptr[rows]
@@ -374,9 +371,8 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set: EdgeSet, layer: int, step: int, purpose: str = "") -> dict[str, Any]:
-        """Return {"k", "kind", "key"}, arguments of `kernels.sample`; draws with a different `purpose`, such as " again", are independent.
-
-        The picks of "labor" depend on variates of sources, which have no `purpose`.
+        """Return {"k", "kind", "key"}, arguments of `kernels.sample`; draws with a different `purpose`, such as " again", are
+        independent. The picks of "labor" depend on variates of sources, which have no `purpose`.
         """
         k = self.fanouts[layer]
         kind = "uniform" if k < 0 else self.kind

@@ -195,7 +195,6 @@ class TimedEdges(EdgeSet):
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
         """Return, for each row i, the first position in low[i] .. high[i] - 1 whose edge is later than times[i], else high[i].
-
         The result has shape (n_rows,) and dtype int64. The search is a bisection.
         """
         while (unsettled := low < high).any():

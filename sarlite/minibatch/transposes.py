@@ -8,9 +8,8 @@ from sarlite.structure.block import TRANSPOSES, Bundle, Edges
 
 
 class _Place(NamedTuple):
-    """Key of a transposed block that a backward pass used: its layer, block, part of the block, and name of the attribute that holds it.
-
-    The part is 0 for the whole block, else the number of one of its halves.
+    """Key of a transposed block that a backward pass used: its layer, block, part of the block, and name of the attribute that
+    holds it. The part is 0 for the whole block, else the number of one of its halves.
     """
 
     layer: int

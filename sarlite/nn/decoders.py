@@ -98,10 +98,9 @@ class _Relation(Module):
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """Return the learned row of each link's `relation`, or all learned rows if None, so that they broadcast with `head` and `tail`.
-
-        The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out` rows, and (width,)
-        otherwise.
+        """Return the learned row of each link's `relation`, or all learned rows if None, so that they broadcast with `head` and
+        `tail`. The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out`
+        rows, and (width,) otherwise.
         """
         _check(self, head, tail, self.relation.shape[-1], relation, self.relation.ndim == 2)
         return self.relation if relation is None else self.relation[relation][:, None]
@@ -113,9 +112,8 @@ def _shape(width, n_out):
 
 def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
     """Raise an error if `head` is not `width` wide, or if `relation` does not suit a decoder with, or without, `several_outputs`.
-
-    `several_outputs` is True if the decoder has a learned row for each relation or label. Then `relation` may be missing
-    only if each head has one tail; else it must be None.
+    `several_outputs` is True if the decoder has a learned row for each relation or label. Then `relation` may be missing only if
+    each head has one tail; else it must be None.
     """
     if relation is not None and not several_outputs:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",

@@ -205,10 +205,9 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _variance(self, count: int, mean: Array, m2: Array, dtype: DType) -> Array:
-        """Return each column's unbiased variance m2 / (count - 1), m2 = sum (x - mean)^2; the running variance if all values are equal.
-
-        A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and
-        the column's value by 1 / sqrt(eps).
+        """Return each column's unbiased variance m2 / (count - 1), m2 = sum (x - mean)^2; the running variance if all values are
+        equal. A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and the
+        column's value by 1 / sqrt(eps).
         """
         variance = m2 / max(count - 1, 1)
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)

@@ -120,10 +120,8 @@ def _index_keeps_rows(ndim, index):
 
 
 def _joins(name, inputs, placements, wants_grad):
-    """Return a text if the gradient of a replicated input of primitive `name` would not be summed over ranks; None otherwise.
-
-    The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
-    `WEIGHTS`.
+    """Return a text if the gradient of a replicated input of primitive `name` would not be summed over ranks; None otherwise. The
+    gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of `WEIGHTS`.
     """
     ndims = [np.ndim(x) if placement else 0 for x, placement in zip(inputs, placements)]
     most = max(ndims) if name in PAIRS else 0

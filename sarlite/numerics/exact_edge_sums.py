@@ -99,9 +99,8 @@ class ExactEdgeSums(EdgeSums):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
     def _weight_bound(self, weight, ndim):
-        """Return the largest absolute weight of each head over all ranks, shaped to broadcast with a row of an array of `ndim` axes.
-
-        A row has ndim - 1 axes, and the heads are its first axis.
+        """Return the largest absolute weight of each head over all ranks, shaped to broadcast with a row of an array of `ndim`
+        axes. A row has ndim - 1 axes, and the heads are its first axis.
         """
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
@@ -177,10 +176,8 @@ class GridSum:
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Split each value of `g`, (n, F), into one float64 for each level (exponent range) of the exact sums; return (n, levels * F).
-
-        The first part is the value, rounded to a multiple of a power of two. The second part is the rounded
-        remainder.
+        """Split each value of `g`, (n, F), into one float64 for each level (exponent range) of the exact sums; return (n, levels
+        * F). The first part is the value, rounded to a multiple of a power of two. The second part is the rounded remainder.
         """
         remainder, levels = g.astype(np.float64), []
         with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level
@@ -374,9 +371,8 @@ class AllEdges:
 
 
 def _largest_scores(dst, top, slope):
-    """Return leaky_relu(top + dst), (n_dst, n_heads): each destination's largest score, as `top` is its sources' largest; 0 for -inf.
-
-    The scores are leaky_relu(top + dst) with the slope `slope`.
+    """Return leaky_relu(top + dst), (n_dst, n_heads): each destination's largest score, as `top` is its sources' largest; 0 for
+    -inf. The scores are leaky_relu(top + dst) with the slope `slope`.
     """
     score = top + dst
     with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
@@ -398,9 +394,8 @@ def _column_ranges(shape):
 
 
 def _rounded(sums, dtype, scale=None):
-    """Add the levels of exact sums, multiply by `scale`, and return the result, rounded once to `dtype`.
-
-    `scale` holds a factor of each row, or of each row and head.
+    """Add the levels of exact sums, multiply by `scale`, and return the result, rounded once to `dtype`. `scale` holds a factor
+    of each row, or of each row and head.
     """
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)

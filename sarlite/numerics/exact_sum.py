@@ -182,9 +182,8 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return ((F,) exponents e for each matrix of `arrays`, so that column norms are at most 2^e; bit length of the number of rows).
-
-        Norms and rows are those of all ranks with `across`, else those of this rank.
+        """Return ((F,) exponents e for each matrix of `arrays`, so that column norms are at most 2^e; bit length of the number of
+        rows). With `across`, norms and rows are taken over all ranks, else over this rank.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -197,9 +196,8 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, sum_exponents, n_bits, dtype):
-        """Return the constants, (levels, F), that round the terms of sums below 2^(sum_exponents - 1) with fewer than 2^n_bits terms.
-
-        They are the grid of the sums; see `kernels.grid_sums`.
+        """Return the constants, (levels, F), that round the terms of sums below 2^(sum_exponents - 1) with fewer than 2^n_bits
+        terms. They are the grid of the sums; see `kernels.grid_sums`.
         """
         grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])

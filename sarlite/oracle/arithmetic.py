@@ -290,9 +290,8 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return a BoundTerm of these fields, with the error enlarged by what underflow to 0 in each of `rounds` operations may add.
-
-        The error is Inf where the value may overflow.
+        """Return a BoundTerm of these fields, with the error enlarged by what underflow to 0 in each of `rounds` operations may
+        add. The error is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)
@@ -313,9 +312,8 @@ class BoundArithmetic:
 
 
 def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """Return product(a, b) of arrays that are not negative; a result that underflows to 0 becomes the smallest normal number instead.
-
-    So an element is 0 only if every term has a factor 0.
+    """Return product(a, b) of arrays that are not negative; a result that underflows to 0 becomes the smallest normal number
+    instead. So an element is 0 only if every term has a factor 0.
     """
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)
@@ -325,9 +323,8 @@ def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Ar
 
 
 def _map_fields(f: Callable[[Any], Array], x: BoundTerm) -> BoundTerm:
-    """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of `x`.
-
-    `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
+    """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of
+    `x`. `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
     """
     return BoundTerm(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 

@@ -241,9 +241,8 @@ def _verdict(error):
 
 
 def _call(worker: Worker, function: Callable[[], object], guarded: GuardedCase, threads: int | None, kind: str) -> Any:
-    """Call `function` in the worker's thread with `threads` BLAS threads; return its result in NumPy arrays. `kind` is "run" or "vjp".
-
-    Raise CallFailure if the function has written to an input in `guarded`.
+    """Call `function` in the worker's thread with `threads` BLAS threads; return its result in NumPy arrays. `kind` is "run" or
+    "vjp". Raise CallFailure if the function has written to an input in `guarded`.
     """
 
     def job():

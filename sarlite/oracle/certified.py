@@ -16,9 +16,8 @@ def arithmetic(case: Case, lower: bool = False) -> BoundArithmetic:
 
 
 class _LowerPrecision(BoundArithmetic):
-    """Arithmetic that bounds errors of kernels that round sums to the next lower precision than promised, such as TF32 for float32.
-
-    The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
+    """Arithmetic that bounds errors of kernels that round sums to the next lower precision than promised, such as TF32 for
+    float32. The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
     """
 
     def __init__(self, case: Case) -> None:

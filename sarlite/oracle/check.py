@@ -186,9 +186,8 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Check the function on a case in further memory layouts: read-only and strided inputs, and a broadcast number as output gradient.
-
-    A function may refuse a layout by an exception, which is reported.
+    """Check the function on a case in further memory layouts: read-only and strided inputs, and a broadcast number as output
+    gradient. A function may refuse a layout by an exception, which is reported.
     """
     if trial.vjp is not None and trial.reference.differentiable(case):
         g = {name: np.ones_like(value) for name, value in trial.reference.cotangents(case).items()}

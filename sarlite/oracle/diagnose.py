@@ -230,9 +230,8 @@ def _moved_rows(difference):
 
 
 def _overflow(difference: Difference) -> int | None:
-    """Return n if a wrong result looks like an overflow of an index of n bits; None otherwise.
-
-    With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
+    """Return n if a wrong result looks like an overflow of an index of n bits; None otherwise. With `bits` bits, no element
+    before number 2^bits is wrong, and most elements behind it are.
     """
     bad, expected, got = (np.ravel(a) for a in (difference.differs, *difference.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0

@@ -149,9 +149,8 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Parse "library=oracle" words to {library's attribute: (oracle's attribute, value map)}; `values` has the value maps by attribute.
-
-    `values` has a dict of values by the library's name.
+    """Parse "library=oracle" words to {library's attribute: (oracle's attribute, value map)}; `values` has the value maps by
+    attribute. `values` has a dict of values by the library's name.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}

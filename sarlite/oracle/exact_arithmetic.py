@@ -45,9 +45,8 @@ class GrainedArray:
 
 
 def _moving(name: str) -> Callable[..., GrainedArray]:
-    """Return a method of ExactArithmetic for the primitive `name`, such as "transpose", which only rearranges elements.
-
-    The method applies FloatArithmetic's method to each field of the array.
+    """Return a method of ExactArithmetic for the primitive `name`, such as "transpose", which only rearranges elements. The
+    method applies FloatArithmetic's method to each field of the array.
     """
 
     def moved(self, x, **options):

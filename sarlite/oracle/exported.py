@@ -124,7 +124,6 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
     """Return the case as a SavedCase with its expected results and their bounds, which `how`, the Level of its check, computes.
-
     The bounds of a probe are 0, or Inf for undecided elements.
     """
     g: Mapping[str, Array] = {}
@@ -148,9 +147,8 @@ def _plain(text: str) -> str:
 
 
 def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
-    """Compare the results that a program wrote to `folder` for the case `saved` with the expected ones; add findings for wrong results.
-
-    Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
+    """Compare the results that a program wrote to `folder` for the case `saved` with the expected ones; add findings for wrong
+    results. Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
     """
     case, report = saved.case, trial.report
     got = npy.read_folder(folder) if folder.is_dir() else {}

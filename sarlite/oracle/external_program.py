@@ -95,9 +95,8 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Call write(folder), run the program, and return read(results), the folder that it writes to and that has `folders` before.
-
-        `placeholders` are further values for words in braces of the command.
+        """Call write(folder), run the program, and return read(results), the folder that it writes to and that has `folders`
+        before. `placeholders` are further values for words in braces of the command.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"

@@ -55,7 +55,6 @@ def _gcn(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
 
 def _sage(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
     """Return GraphSAGE's W_root h_i + b + W agg_j h_j; agg is the mean, the maximum, or the maximum of relu(W_pool h_j + b_pool).
-
     Source: Hamilton, Ying and Leskovec 2017, eq. 3.
     """
     x = inputs["x"]
@@ -71,9 +70,8 @@ def _sage(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
 
 
 def _rgcn(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
-    """Return R-GCN's W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, with W_r = sum_b c_rb V_b.
-
-    Source: Schlichtkrull et al. 2018, eq. 2, 3.
+    """Return R-GCN's W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, with W_r = sum_b c_rb V_b. Source:
+    Schlichtkrull et al. 2018, eq. 2, 3.
     """
     x, bases, relation = inputs["x"], inputs["bases"], np.asarray(inputs["relation"])
     n_bases, n_in, n_out = bases.shape
@@ -121,9 +119,8 @@ def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) ->
 
 
 def _gat(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
-    """Return a GAT layer's sum_j a_ij z_j by head, with a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)) and z = W h.
-
-    Source: Velickovic et al. 2018, eq. 3, 4.
+    """Return a GAT layer's sum_j a_ij z_j by head, with a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)) and z = W h. Source:
+    Velickovic et al. 2018, eq. 3, 4.
     """
     edges, _ = with_self_loops(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn_src"].shape
@@ -139,9 +136,8 @@ def _gat(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
 
 
 def _gatv2(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
-    """Return GATv2's sum_j a_ij z_j, with a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b and q = W_dst h + b.
-
-    Source: Brody, Alon and Yahav 2022, eq. 7.
+    """Return GATv2's sum_j a_ij z_j, with a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b and q = W_dst h + b. Source:
+    Brody, Alon and Yahav 2022, eq. 7.
     """
     edges, _ = with_self_loops(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn"].shape
@@ -161,9 +157,8 @@ def _out_width(attributes):
 
 
 def _derived(n_in: int, attributes: Attributes) -> AttributeDict:
-    """Return the widths of a GAT layer and flags that say which parameters it has, by name: "width", "projected" and so on.
-
-    A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
+    """Return the widths of a GAT layer and flags that say which parameters it has, by name: "width", "projected" and so on. A
+    residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
     """
     width, dialect, bias = _out_width(attributes), attributes["dialect"], attributes["bias"]
     projected = attributes["residual"] and (dialect == "pyg" or n_in != width)

@@ -181,9 +181,8 @@ def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> d
 
 
 def _fitting(name: str, value: Array, current: Array) -> Array:
-    """Return the parameter `value` in the dtype of `current`, the module's array with this name.
-
-    Raise DataError if the shape differs or values would be rounded.
+    """Return the parameter `value` in the dtype of `current`, the module's array with this name. Raise DataError if the shape
+    differs or values would be rounded.
     """
     if value.shape != current.shape:
         raise DataError(f"{name!r} is {value.shape} in the state, in sarlite's layout, but {current.shape} in the model")

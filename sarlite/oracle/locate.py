@@ -168,7 +168,6 @@ def _in_edges(flow, v):
 
 def _one_change(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
     """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often; else None.
-
     `codebook` finds the source whose row is the difference.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
@@ -198,10 +197,8 @@ def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -
 
 
 def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
-    """Return the Change for a row v that has the row of source u `factor` times too often; `in_edges` are the edges into v.
-
-    Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it
-    has no edge for.
+    """Return the Change for a row v that has the row of source u `factor` times too often; `in_edges` are the edges into v. Its
+    edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it has no edge for.
     """
     edges_from_u = in_edges[flow.edges.src[in_edges] == u]
     for e in edges_from_u:

@@ -95,9 +95,8 @@ def _as_real(value):
 
 def _sums(terms: Sequence[tuple[int, int, int, Any]], x: Array, weight: Array | None, n_dst: int,
           g: Array | None) -> tuple[Array, dict[str, Array]]:
-    """Return (out, {"x": dx, "weight": dw}) for out_i = sum of c w_e x_j over `terms` (edge e, source j, destination i, c); g is d_out.
-
-    `weight` holds one number for each edge, and edges beyond its end have weight 1. `g` is the gradient of out.
+    """Return (out, {"x": dx, "weight": dw}) for out_i = sum of c w_e x_j over `terms` (edge e, source j, destination i, c); g is
+    d_out. `weight` holds one number for each edge, and edges beyond its end have weight 1. `g` is the gradient of out.
     """
     def w(e):
         return 1 if weight is None or e >= len(weight) else weight[e]

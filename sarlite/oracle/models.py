@@ -200,9 +200,8 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind: str, requested: Attributes, last: bool) -> Attributes:
-    """Return the requested attributes for one layer: GAT's heads are concatenated, or averaged if it is the `last` layer.
-
-    Numbers of heads and features from the caller are those of hidden layers.
+    """Return the requested attributes for one layer: GAT's heads are concatenated, or averaged if it is the `last` layer. The
+    caller's numbers of heads and features hold for hidden layers only.
     """
     if kind not in ("gat", "gatv2"):
         return requested

@@ -278,9 +278,8 @@ def _program(options, wanted):
 
 
 def _call_time_limit(options: argparse.Namespace) -> float:
-    """Return the seconds that a call of an external program may take, which is more than the program's own limit, --time-limit.
-
-    A program can be killed, but a call cannot.
+    """Return the seconds that a call of an external program may take, which is more than the program's own limit, --time-limit. A
+    program can be killed, but a call cannot.
     """
     return 2 * options.time_limit + 60
 

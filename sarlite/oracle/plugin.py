@@ -124,9 +124,8 @@ def _summary(terminalreporter: "pytest.TerminalReporter") -> Iterator[str]:
 
 
 def _last_reports(terminalreporter: "pytest.TerminalReporter") -> list[Any]:
-    """Return one pytest report for each test that uses the fixture `sarlite_oracle`.
-
-    The report is the call's, or an earlier phase's if the test ended there.
+    """Return one pytest report for each test that uses the fixture `sarlite_oracle`. The report is the call's, or an earlier
+    phase's if the test ended there.
     """
     last = {}
     for reports in terminalreporter.stats.values():

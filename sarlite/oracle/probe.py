@@ -162,9 +162,8 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self) -> int:
-        """Return the most bits that a digit of the encoded row numbers may have so that sums of the rows stay exact.
-
-        This covers the longest sum over edges, and gradients that sum over columns.
+        """Return the most bits that a digit of the encoded row numbers may have so that sums of the rows stay exact. This covers
+        the longest sum over edges, and gradients that sum over columns.
         """
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
         sums = BITS[self.blank.accumulate] if self.signed else min(bits, BITS[self.blank.accumulate])
@@ -174,9 +173,8 @@ class _ProbeBuilder:
         return max(most, 1)
 
     def cases_of_bits(self, bits: int) -> Iterator[Case]:
-        """Yield cases whose input rows encode their row numbers (`values.codes`) in digits of `bits` bits.
-
-        If a code has more columns than an input, each case has the next part of the columns.
+        """Yield cases whose input rows encode their row numbers (`values.codes`) in digits of `bits` bits. If a code has more
+        columns than an input, each case has the next part of the columns.
         """
         shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
         coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._carries_code(name)]
@@ -204,9 +202,8 @@ class _ProbeBuilder:
         return rounded(self.scores.coded(name, code), self.dtype)
 
     def _state(self) -> dict[str, Array]:
-        """Return the parameters of the probes, with values -1, 0 and 1, so that sums need few bits.
-
-        Attention vectors are 0, so that all scores are equal.
+        """Return the parameters of the probes, with values -1, 0 and 1, so that sums need few bits. Attention vectors are 0, so
+        that all scores are equal.
         """
         if self.reference.state is not None:
             return self.blank.state
@@ -224,9 +221,8 @@ def _wide(dtype: str, options: Mapping[str, Any]) -> bool:
 
 
 def _ladder(widest: int) -> Iterator[int]:
-    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on.
-
-    If nothing is exact with digits of one bit, nothing is exact with wider digits either.
+    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on. If nothing is
+    exact with digits of one bit, nothing is exact with wider digits either.
     """
     yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 

@@ -173,9 +173,8 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: str, gradients: bool,
                    options: Mapping[str, Any]) -> None:
-    """Check two calls of a run on `size` ranks, and their gradients if asked; the method `kind` divides the graph `edges` among the ranks.
-
-    The calls have different values, so that stale rows of the first call show in the second.
+    """Check two calls of a run on `size` ranks, and their gradients if asked; the method `kind` divides the graph `edges` among
+    the ranks. The calls have different values, so that stale rows of the first call show in the second.
     """
     owner, previous = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):

@@ -125,9 +125,8 @@ def _impossible(case: Case, picked: Array) -> dict[str, Any] | None:
 
 
 def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
-    """Test how often each edge was sampled; drawn[c][row] has the positions of the edges that call c picked for a row.
-
-    The counts are compared with binomial distributions.
+    """Test how often each edge was sampled; drawn[c][row] has the positions of the edges that call c picked for a row. The counts
+    are compared with binomial distributions.
 
     Add a finding for the least likely count if its probability is too small.
     """
@@ -148,7 +147,6 @@ def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
 
 def _counts(case: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
     """Yield the statistics to test as (count, n, p, text, row, edges): `count` of `n` trials succeeded, each with probability p.
-
     By chance alone, a count has the binomial distribution of n trials with probability p.
     """
     edges, k = case.edges, case.k

@@ -308,9 +308,8 @@ def _shapes():
 
 
 def _special_values():
-    """Yield the entries of `graph_specs` for graphs on which inputs with special values, such as ties, are checked.
-
-    The graphs have rows without in-edges, rows without out-edges, or a row longer than a warp.
+    """Yield the entries of `graph_specs` for graphs on which inputs with special values, such as ties, are checked. The graphs
+    have rows without in-edges, rows without out-edges, or a row longer than a warp.
     """
     yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:

@@ -281,9 +281,8 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
 
 
 def _can_discriminate(case: Case, other: Case) -> bool:
-    """Return True if a cause that was determined on `case` can be confirmed on the case `other`.
-
-    Both cases need edges, and one of them needs enough edges that few causes explain it.
+    """Return True if a cause that was determined on `case` can be confirmed on the case `other`. Both cases need edges, and one
+    of them needs enough edges that few causes explain it.
     """
     return min(case.n_edges, other.n_edges) > 0 and max(case.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 

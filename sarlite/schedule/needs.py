@@ -118,9 +118,8 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return a list of blocks of edges for each list of source ranks in `groups`: n blocks (ranges of rows) for one peer, else one.
-
-        The first group is this rank alone, and has a single block.
+        """Return a list of blocks of edges for each list of source ranks in `groups`: n blocks (ranges of rows) for one peer,
+        else one. The first group is this rank alone, and has a single block.
         """
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []

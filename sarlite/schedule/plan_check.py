@@ -84,9 +84,8 @@ def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 def _difference(expected, taken):
     """Return (edges whose counts in `expected` and `taken` differ, for each its count in `expected` minus its count in `taken`).
-
-    `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its
-    destination row and source id, and counts (k,) int64.
+    `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its destination row
+    and source id, and counts (k,) int64.
     """
     n = sum(len(dst) for dst, _ in expected)
     pairs = np.concatenate([np.empty((0, 2), np.int64), *(np.stack(each, 1).astype(np.int64)

@@ -130,10 +130,9 @@ class Schedule(NamedTuple):
         return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
     def _backward_pieces(self, fetches):
-        """Return the pieces of a backward pass; `fetches` is True if rows of peers are fetched again.
-
-        The own tile comes last, so that it is computed while the last gradients travel. If a thread fetches rows, half
-        of the own tile comes first instead, to be computed while the first rows travel.
+        """Return the pieces of a backward pass; `fetches` is True if rows of peers are fetched again. The own tile comes last, so
+        that it is computed while the last gradients travel. If a thread fetches rows, half of the own tile comes first instead,
+        to be computed while the first rows travel.
         """
         *peer_tiles, own_tile = self.plan.backward
         if not (fetches and self.transport.prefetch and peer_tiles):
@@ -143,10 +142,9 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """Number of gradient messages that may be in transit while the next block is computed.
-
-        For pieces that take several peers it is the number of peers of a piece. For pieces of one peer it is 0 without
-        prefetch; with prefetch it is the number of pieces that one peer's rows are divided into.
+        """Number of gradient messages that may be in transit while the next block is computed. For pieces that take several peers
+        it is the number of peers of a piece. For pieces of one peer it is 0 without prefetch; with prefetch it is the number of
+        pieces that one peer's rows are divided into.
         """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:

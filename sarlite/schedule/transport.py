@@ -324,9 +324,8 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
-        """Start to send `message` to the owner of an arrival's rows, and to receive gradients of the rows sent before.
-
-        Earlier exchanges are finished first, so that at most `depth` exchanges are in progress.
+        """Start to send `message` to the owner of an arrival's rows, and to receive gradients of the rows sent before. Earlier
+        exchanges are finished first, so that at most `depth` exchanges are in progress.
         """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)
@@ -365,9 +364,8 @@ def add_rows(received, rows, d):
 
 
 def _in_thread(finish):
-    """Call `finish` in a new thread; return a function that joins the thread and raises the exception of `finish`, if any.
-
-    MPI then makes progress while kernels compute.
+    """Call `finish` in a new thread; return a function that joins the thread and raises the exception of `finish`, if any. MPI
+    then makes progress while kernels compute.
     """
     errors = []
 

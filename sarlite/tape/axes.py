@@ -191,9 +191,8 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _register_extremum(name: str, arg_extremum: Callable[..., Array]) -> None:
-    """Register the primitive `name`, "max" or "min" over one axis, from `arg_extremum`, that is `np.argmax` or `np.argmin`.
-
-    These functions return the position of the first of equal values.
+    """Register the primitive `name`, "max" or "min" over one axis, from `arg_extremum`, that is `np.argmax` or `np.argmin`. These
+    functions return the position of the first of equal values.
     """
 
     def forward(wants_grad, x, axis, keepdims):

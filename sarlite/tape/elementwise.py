@@ -213,10 +213,9 @@ def _relu(x: Array) -> Array:
 
 
 def _relu_vjp(g: Array, out: Array) -> Array:
-    """Return the gradient of relu's input from g, the gradient of relu's output `out`: g where `out` is above 0, else 0.
-
-    The product g * mask takes half the time of `np.where`, but an infinite g times 0 is NaN. So `np.where` is used if
-    the product has a value that is not finite.
+    """Return the gradient of relu's input from g, the gradient of relu's output `out`: g where `out` is above 0, else 0. The
+    product g * mask takes half the time of `np.where`, but an infinite g times 0 is NaN. So `np.where` is used if the product has
+    a value that is not finite.
     """
     mask = out > 0
     with np.errstate(invalid="ignore", over="ignore"):

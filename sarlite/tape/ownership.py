@@ -45,7 +45,6 @@ def is_sole(cell: Sequence[object]) -> bool:
 
 def _references(cell: Sequence[Any]) -> tuple[int, int]:
     """Return the reference counts of the array cell[0] and of the array that it is a view of; the second is 0 if it is no view.
-
     Both are 0 for a view of anything but a plain writable array.
     """
     base = cell[0].base

@@ -166,10 +166,9 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
 
 def _einsum_gradient(g: Array, i: int, arrays: Sequence[Array], shape: tuple[int, ...], input_subscripts: Sequence[str],
                      output_subscripts: str) -> Array:
-    """Return the gradient of `arrays[i]`, (*shape), an input of an einsum, from g, the gradient of the einsum's output.
-
-    The gradient is the einsum with `output_subscripts` and input_subscripts[i] exchanged. Axes that only input i has
-    were summed in the forward pass, so the gradient is broadcast over them.
+    """Return the gradient of `arrays[i]`, (*shape), an input of an einsum, from g, the gradient of the einsum's output. The
+    gradient is the einsum with `output_subscripts` and input_subscripts[i] exchanged. Axes that only input i has were summed in
+    the forward pass, so the gradient is broadcast over them.
     """
     others = [k for k in range(len(input_subscripts)) if k != i]
     shared = set(output_subscripts).union(*(input_subscripts[k] for k in others))

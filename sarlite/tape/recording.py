@@ -10,9 +10,8 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """Settings of this thread: the recording flag, the flag that `retained` returns, the observers, and the active `Reads`.
-
-    Only the contexts of this module change the settings.
+    """Settings of this thread: the recording flag, the flag that `retained` returns, the observers, and the active `Reads`. Only
+    the contexts of this module change the settings.
     """
 
     grad = True

@@ -155,9 +155,8 @@ def _count_rows(column_index: int, scores: Array, positive: Array) -> Array:
 
 
 def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Array:
-    """Sort rows (column, score, n_positive, n_negative) of all ranks; return this rank's range of each column's scores. Collective.
-
-    Rows with equal column and score are merged, and their counts are added.
+    """Sort rows (column, score, n_positive, n_negative) of all ranks; return this rank's range of each column's scores.
+    Collective. Rows with equal column and score are merged, and their counts are added.
     """
     column = count_rows[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(n_columns + 1))

@@ -342,9 +342,8 @@ def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, s
 
 
 def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
-    """Return the value of an argument of `split_links` for one relation: the entry at `relation_index` of a dict, or else `value`.
-
-    A relation that the dict leaves out has no pairs. A value that is no dict applies to the only relation, or to all
+    """Return the value of an argument of `split_links` for one relation: the entry at `relation_index` of a dict, or else
+    `value`. A relation that the dict leaves out has no pairs. A value that is no dict applies to the only relation, or to all
     relations.
     """
     if not isinstance(value, dict):
@@ -446,9 +445,8 @@ def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives
 
 
 def _negatives_exist(sampler: Negatives, heads: Array) -> Array:
-    """Return a mask of the links, given by the local rows of their heads, for which `sampler` can draw a negative.
-
-    The sampler "uniform" draws other heads, too, so it has negatives for all links.
+    """Return a mask of the links, given by the local rows of their heads, for which `sampler` can draw a negative. The sampler
+    "uniform" draws other heads, too, so it has negatives for all links.
     """
     return np.ones(len(heads), bool) if sampler.of_pairs else sampler.n_left(heads) > 0
 
@@ -534,9 +532,8 @@ def _first_times(edges):
 
 def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
     """Return two dicts, relation -> mask of its edges: edges that pass messages in evaluation, and possible training targets.
-
-    Lists have an entry per predicted relation, and `disjoint` is the share of targets. Messages pass along self loops,
-    which are not targets. An edge of a reverse relation is treated as its link.
+    Lists have an entry per predicted relation, and `disjoint` is the share of targets. Messages pass along self loops, which are
+    not targets. An edge of a reverse relation is treated as its link.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Relation | None, Array] = {}
@@ -556,9 +553,8 @@ def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
 
 
 def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
-    """Return two masks of node pairs (one[i], other[i]): those that pass messages in evaluation, by `split_of`, and possible targets.
-
-    `split_of` is a function (ids, ids) -> split codes, and `disjoint` the share of targets.
+    """Return two masks of node pairs (one[i], other[i]): those that pass messages in evaluation, by `split_of`, and possible
+    targets. `split_of` is a function (ids, ids) -> split codes, and `disjoint` the share of targets.
     """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops

@@ -259,9 +259,8 @@ def _distinct(numbers):
 
 
 def _to_heads(comm: Communicator, offsets: Array, table: Array) -> Array:
-    """Send each row of `table` to the rank that owns the row number in its column 0, by `offsets`; return the rows received. Collective.
-
-    The first column holds row numbers of all ranks, and in the result local rows.
+    """Send each row of `table` to the rank that owns the row number in its column 0, by `offsets`; return the rows received.
+    Collective. The first column holds row numbers of all ranks, and in the result local rows.
     """
     table = send(comm, owners(table[:, 0], offsets), table)
     table[:, 0] -= offsets[comm.rank]

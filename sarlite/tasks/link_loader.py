@@ -161,9 +161,8 @@ class LinkLoader(NeighborLoader):
 
     def _nodes(self, step: int, heads: Array, tails: Array, left_out: list[Array] | None,
                times: Array | None) -> tuple[Batch, Array, Array]:
-        """Sample the neighbourhoods of links' ends, without edges `left_out`, at `times`; return (batch, heads, tails), rows of the batch.
-
-        Collective. Without `times` the neighbourhoods have edges of all times. With `times`, (n_links,), a node at the
+        """Sample the neighbourhoods of links' ends, without edges `left_out`, at `times`; return (batch, heads, tails), rows of
+        the batch. Collective. Without `times` the neighbourhoods have edges of all times. With `times`, (n_links,), a node at the
         end of links with different times has one row for each time.
         """
         comm, offsets, more = self._sampling, self._offsets, {}
@@ -264,7 +263,6 @@ def _check_seed_times(temporal):
 
 def _directions(relation, other, forward, backward):
     """Return [`forward`], [`backward`] or both: the ends of links of `relation` to look up in the edges of the relation `other`.
-
     `forward` and `backward` are the ends of the links of `relation`, from head to tail and from tail to head.
     """
     if relation == other:

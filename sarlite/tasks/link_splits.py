@@ -310,9 +310,8 @@ READERS = {"split": _split_codes, "time": times}
 
 
 def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: float) -> tuple[Array, Array]:
-    """Return (distinct pairs, split codes) by `times`: the latest share `test` is for testing, `val` before for validation.
-
-    The time of a pair is the time of its first edge, in either direction. An error names the table `where`.
+    """Return (distinct pairs, split codes) by `times`: the latest share `test` is for testing, `val` before for validation. The
+    time of a pair is the time of its first edge, in either direction. An error names the table `where`.
     """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]

@@ -191,9 +191,8 @@ class ExactSums:
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper: Array, lower: Array) -> int:
-        """Return a column's exact sum as an integer; `upper` and `lower` are, by exponent, sums of the halves of mantissas.
-
-        The unit is 2^-53 times the smallest float.
+        """Return a column's exact sum as an integer; `upper` and `lower` are, by exponent, sums of the halves of mantissas. The
+        unit is 2^-53 times the smallest float.
         """
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

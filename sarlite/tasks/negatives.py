@@ -203,9 +203,8 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _draw_from_rest(self, heads: Array, random_bits: Array, counters: Array) -> Array:
-        """Draw for each i a pair that is surely no link, by random_bits[i] and counters[i]; return rows (heads, tails), (2, k). Collective.
-
-        The result has row numbers over all ranks. The head is heads[i], or another one if the sampler is "uniform".
+        """Draw for each i a pair that is surely no link, by random_bits[i] and counters[i]; return rows (heads, tails), (2, k).
+        Collective. The result has row numbers over all ranks. The head is heads[i], or another one if the sampler is "uniform".
         """
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
@@ -253,9 +252,8 @@ class Negatives:
 
     def _batch_sampler(self, tails: Array) -> Callable[[Array, Array], Array]:
         """Return a function (random_bits, counters) -> ids drawn from the tails of this batch's links on all ranks. Collective.
-
-        Each call of the function is collective, too. A tail of several links is drawn with a higher probability. The
-        tails are sorted by id, so the division among ranks does not matter.
+        Each call of the function is collective, too. A tail of several links is drawn with a higher probability. The tails are
+        sorted by id, so the division among ranks does not matter.
         """
         comm = self.comm
         owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))

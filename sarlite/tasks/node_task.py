@@ -124,7 +124,6 @@ class NodeTask(Task):
 
 def _warn_of_transforms(part, split):
     """Warn on rank 0 if features of the `load.Shard` `part` were scaled by statistics of rows that `split` does not train on.
-
     Collective.
     """
     transforms: JsonDict = next((entry[2] for entry in part.schema.get("nodes", ()) if entry[0] == part.target), None) or {}

@@ -166,7 +166,6 @@ def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, ha
 
 def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
     """Return (indices of links with sources in `source_slice`, position of each one's source in it), from links sorted by source.
-
     `starts` has the position of each source's first link in `links_by_source`.
     """
     counts = np.diff(starts)[source_slice]
@@ -204,9 +203,8 @@ def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinatio
 
 def _excluded_entries(graph: NodeRows, rows: Array, column_of: _Columns, destinations: Ends,
                       excluded: Array) -> tuple[Array, Array]:
-    """Return (row indices, column indices) of scores to ignore: `excluded` pairs, and a node with itself; `column_of` maps ids to columns.
-
-    A row belongs to a local node of `rows`.
+    """Return (row indices, column indices) of scores to ignore: `excluded` pairs, and a node with itself; `column_of` maps ids to
+    columns. A row belongs to a local node of `rows`.
     """
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))

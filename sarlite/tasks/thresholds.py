@@ -119,9 +119,8 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Compute what the rule maximizes for each score in `steps` as the threshold: F1, or true positives if precise enough, (n_scores,).
-
-    Rows with the score or a higher score are predicted as positive. With too low a precision the value is 0.
+    """Compute what the rule maximizes for each score in `steps` as the threshold: F1, or true positives if precise enough,
+    (n_scores,). Rows with the score or a higher score are predicted as positive. With too low a precision the value is 0.
     """
     if rule.name == "best-f1":
         return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)

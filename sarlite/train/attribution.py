@@ -142,7 +142,6 @@ class Scorer:
 
     def _propagated(self, graph: Any, x: Tensor) -> Tensor:
         """Return the model's input rows from features x: x or, side by side, S^k x for each k of the model's attribute `powers`.
-
         S is the normalized adjacency matrix.
         """
         powers = getattr(self.model, "powers", None)

@@ -114,9 +114,8 @@ def _side_by_side(head: Tensor, tail: Tensor) -> Tensor:
 
 
 def _sample(comm: Communicator, ids: Array, train: Array, width: int) -> Array:
-    """Draw about `MOST_ROWS` training rows of all ranks, or fewer if rows are wide (`width`); return this rank's row numbers. Collective.
-
-    `train` are row numbers of the training rows. The sample depends only on the `ids` of the rows.
+    """Draw about `MOST_ROWS` training rows of all ranks, or fewer if rows are wide (`width`); return this rank's row numbers.
+    Collective. `train` are row numbers of the training rows. The sample depends only on the `ids` of the rows.
     """
     n = int(comm.allreduce(np.array([len(train)], np.float64))[0])
     most = min(MOST_ROWS, MOST_VALUES // max(width, 1))
@@ -135,9 +134,8 @@ def _gathered(comm, ids, x, labels):
 
 
 def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs: int, sample: Any) -> Array:
-    """Return the best constant output, (n_outputs,): logits of class frequencies in rows `train`, or for "regress" the mean of `sample`.
-
-    Collective. The frequencies are those of the rows of all ranks. The mean is of the targets in rank 0's `sample`.
+    """Return the best constant output, (n_outputs,): logits of class frequencies in rows `train`, or for "regress" the mean of
+    `sample`. Collective. The frequencies count the rows of all ranks. The mean is of the targets in rank 0's `sample`.
     """
     if form == "regress":
         return comm.broadcast(sample[1].mean(0, np.float64) if comm.rank == 0 and len(sample[1])
@@ -150,9 +148,8 @@ def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs
 
 
 def _fit(comm: Communicator, form: str, sample: Any, n_features: int, n_outputs: int) -> tuple[Array, Array]:
-    """Fit the regression for targets of the kind `form` to rank 0's `sample` (x, labels); return (weights, bias) on all ranks. Collective.
-
-    The shapes are (n_features, n_outputs) and (n_outputs,).
+    """Fit the regression for targets of the kind `form` to rank 0's `sample` (x, labels); return (weights, bias) on all ranks.
+    Collective. The shapes are (n_features, n_outputs) and (n_outputs,).
     """
     weights, bias = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
     if comm.rank == 0:
@@ -246,9 +243,8 @@ def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array,
 
 
 def _scores(comm, task, x, labels, rows, weights, bias):
-    """Return {split: the task's metric of the outputs x @ weights + bias}; `rows` are row numbers by split. Collective.
-
-    Outputs are rounded to float32, so that rows with equal features have equal outputs on any number of ranks.
+    """Return {split: the task's metric of the outputs x @ weights + bias}; `rows` are row numbers by split. Collective. Outputs
+    are rounded to float32, so that rows with equal features have equal outputs on any number of ranks.
     """
     scores, step = {}, max(1, MOST_VALUES // max(weights.shape))
     for name, split_rows in rows.items():

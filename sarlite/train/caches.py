@@ -69,9 +69,8 @@ def _write(path, contents, trial):
 
 
 def _id_digests(comm, graph):
-    """Return a list with a digest of the global ids of each rank's rows, which tells if stored caches fit the division. Collective.
-
-    The caches address halo rows by numbers that depend on these ids.
+    """Return a list with a digest of the global ids of each rank's rows, which tells if stored caches fit the division.
+    Collective. The caches address halo rows by numbers that depend on these ids.
     """
     return comm.allgather(digest(graph.dst_ids).hex())
 

@@ -126,9 +126,8 @@ class _Owned:
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial: bool) -> Iterator[Array | None]:
-        """Yield arrays with the rows of all ranks by ascending id, on rank 0, and None on others; in a `trial` repeat rank 0's rows.
-
-        In a trial, yield the same number of rows without communication: copies of rank 0's rows.
+        """Yield arrays with the rows of all ranks by ascending id, on rank 0, and None on others; in a `trial` repeat rank 0's
+        rows. In a trial, yield the same number of rows without communication: copies of rank 0's rows.
         """
         if not trial:
             return self.owners.gather(self.rows)
@@ -328,9 +327,8 @@ def _not_finite(flat):
 
 
 def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return ({name in the file: this rank's array}, {name in the file: parameter} of arrays divided by rows), with the best state `best`.
-
-    `best` is the state of the best epoch's model, if any. `_owned` makes the second dict.
+    """Return ({name in the file: this rank's array}, {name in the file: parameter} of arrays divided by rows), with the best
+    state `best`. `best` is the state of the best epoch's model, if any. `_owned` makes the second dict.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -340,7 +338,6 @@ def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[s
 
 def _owned(trainer: Any, has_best: bool) -> dict[str, str]:
     """Return {name in the file: parameter} for the tensors whose rows are divided among ranks; `has_best` adds the best epoch's.
-
     Such tensors are the parameter itself, its values in the best epoch, and the optimizer's state for the parameter.
     """
     names = trainer.model.row_ids()
@@ -424,7 +421,6 @@ def errors_of(path):
 
 def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
     """Return {name: this rank's array} for the tensors in `rows`, {name: parameter}, which are filled with a checkpoint's rows.
-
     Raise a CheckpointError unless the trainer and the checkpoint have the same tensors that are divided by rows.
     """
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
@@ -491,9 +487,8 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return {parameter divided by rows: map, by `keys` of node names or else by id, to the rows of a checkpoint's tensors}. Collective.
-
-    The map is a `KeyedRows` or an `Owners`.
+    """Return {parameter divided by rows: map, by `keys` of node names or else by id, to the rows of a checkpoint's tensors}.
+    Collective. The map is a `KeyedRows` or an `Owners`.
     """
     row_maps = {}
     for parameter, ids in model.row_ids().items():
@@ -508,9 +503,8 @@ def _owners(comm, model, tensors, keys):
 
 
 def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointError | None:
-    """Return a CheckpointError if `stored`, a checkpoint's ids, are not as many as the rows of `owners`; None if equal or `stored` is None.
-
-    `keyed` is True if the checkpoint has node names.
+    """Return a CheckpointError if `stored`, a checkpoint's ids, are not as many as the rows of `owners`; None if equal or
+    `stored` is None. `keyed` is True if the checkpoint has node names.
     """
     if stored is None or stored.shape[:1] == (owners.n,):
         return None
@@ -528,9 +522,8 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 
 def _checked_to_fill(comm, owners, tensors, arrays):
-    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return a list of (owners, tensor, local rows).
-
-    Collective. The tensor is None on other ranks than rank 0.
+    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return a list of (owners, tensor, local
+    rows). Collective. The tensor is None on other ranks than rank 0.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

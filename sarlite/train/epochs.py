@@ -103,9 +103,8 @@ def _end_diverged(trainer: Any, best: Best, reason: str, on_divergence: Callable
 
 
 def _train_epoch(trainer: Any, epoch: int, on_step: Callable[[int, float], object]) -> JsonDict:
-    """Train an epoch; return its record, a dict with the loss, seconds and learning rate, and None for the scores of an evaluation.
-
-    `on_step` is called as on_step(n_steps_done, loss).
+    """Train an epoch; return its record, a dict with the loss, seconds and learning rate, and None for the scores of an
+    evaluation. `on_step` is called as on_step(n_steps_done, loss).
     """
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)

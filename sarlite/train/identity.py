@@ -75,10 +75,9 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return ({"nodes": number, "edges", "features"}, a hash of each local node's edges and data in `rows`) for one node type. Collective.
-
-    `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id,
-    in-edges, features, label and splits.
+    """Return ({"nodes": number, "edges", "features"}, a hash of each local node's edges and data in `rows`) for one node type.
+    Collective. `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id, in-edges,
+    features, label and splits.
     """
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_hash_ids(graph.src_ids))), "sum").data
@@ -103,9 +102,8 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return ({"nodes": text with numbers by type, "edges", "features"}, a hash of each local node's edges and data in `rows`). Collective.
-
-    The hashes have the meaning that `_of_one_type` describes.
+    """Return ({"nodes": text with numbers by type, "edges", "features"}, a hash of each local node's edges and data in `rows`).
+    Collective. The hashes have the meaning that `_of_one_type` describes.
     """
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _hash(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
@@ -139,9 +137,8 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return ({"nodes": text with numbers, "edges", "features"}, a hash of each local node and graph) for a set of graphs. Collective.
-
-    The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
+    """Return ({"nodes": text with numbers, "edges", "features"}, a hash of each local node and graph) for a set of graphs.
+    Collective. The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
     nodes, label and splits.
     """
     nothing = np.zeros(graphs.n_src, np.int64)
@@ -180,7 +177,6 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
 
 def _hash_in_edges(graph, sources, edge_values):
     """Return a hash of each row's in-edges, (n_dst,) uint64, from the edges' source ids and values; their order does not matter.
-
     The hash is the sum, modulo 2^64, of a hash of each in-edge.
     """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
@@ -193,9 +189,8 @@ def _hash_in_edges(graph, sources, edge_values):
 
 
 def _words(labels: Array) -> Array:
-    """Convert labels to a 2-D array of int32 or floats, (n, k), that can be hashed as 32-bit words.
-
-    All NaNs get the same bits, so that equal labels have equal hashes.
+    """Convert labels to a 2-D array of int32 or floats, (n, k), that can be hashed as 32-bit words. All NaNs get the same bits,
+    so that equal labels have equal hashes.
     """
     labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else \
         np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
@@ -215,9 +210,8 @@ def _random_bits(start: int, n: int) -> Array:
 
 
 def _hash_ids(ids: Array) -> Array:
-    """Return four hashes of each node id as floats, (n, 4) float64, that an aggregation can add without rounding.
-
-    The hashes are integers below 2^24, so float64 represents their sums exactly.
+    """Return four hashes of each node id as floats, (n, 4) float64, that an aggregation can add without rounding. The hashes are
+    integers below 2^24, so float64 represents their sums exactly.
     """
     seeds = _random_bits(0, _N_CODES)
     states = np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(GAMMA) + seeds

@@ -186,9 +186,8 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, data_kind):
-    """Read this rank's part of `source`, data of `data_kind`; return (Shard without a graph, function options -> graph). Collective.
-
-    `seconds` gets the time of dividing. The exchanges of a relational graph are planned at their first use.
+    """Read this rank's part of `source`, data of `data_kind`; return (Shard without a graph, function options -> graph).
+    Collective. `seconds` gets the time of dividing. The exchanges of a relational graph are planned at their first use.
     """
     graphs, stored = data_kind == "graphs" and source.graphs, data_kind != "plain"
     typed = stored and not graphs
@@ -283,7 +282,6 @@ def _shard(comm, source, dataset, rows, memory, part, edges):
 
 def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut: int) -> dict[str, Any]:
     """Return a dict of all ranks' numbers of nodes, edges and training nodes (mask `train`), imbalance and cut edges. Collective.
-
     The result is the dict that `structure.partition.measures` returns.
     """
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
@@ -293,9 +291,8 @@ def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut
 
 def _lockstep_warning(comm: Communicator, options: Options, summary: JsonDict) -> str | None:
     """Return a warning if, by `summary`, ranks must wait for one another because their blocks of edges are uneven; else None.
-
-    Some modes work in rounds, and each round takes as long as the largest block of any rank. `summary` tells how the
-    data were divided.
+    Some modes work in rounds, and each round takes as long as the largest block of any rank. `summary` tells how the data were
+    divided.
     """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):

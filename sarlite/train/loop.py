@@ -382,7 +382,6 @@ class Trainer:
 
     def _step(self, batch, begin):
         """Take one optimizer step on a batch, which this rank has waited for since time `begin`; return the loss over all ranks.
-
         Append this rank's own seconds to `own_seconds`.
         """
         step, compute_begin = self.training_step, time.perf_counter()
@@ -522,9 +521,8 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact` asks for exact batch-norm moments.
-
-        Exact moments are used only after training on sampled batches, in an evaluation of the full graph.
+        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact` asks for exact batch-norm
+        moments. Exact moments are used only after training on sampled batches, in an evaluation of the full graph.
         """
         self.model.eval()
 

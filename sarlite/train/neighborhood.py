@@ -188,7 +188,6 @@ class Neighborhoods:
 
     def _edges_until(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
         """Return the edges not later than `moment.time`, only the `moment.most` latest into each node, and all added self loops.
-
         `moment.most` below 0 takes all edges. Collective.
         """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time

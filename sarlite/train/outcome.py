@@ -120,7 +120,6 @@ def _sums(comm: Communicator, metric: Metric) -> list[int] | list[list[int]]:
 
 def _threshold(comm: Communicator, splits: dict[str, "_Collector"], rule: ThresholdRule) -> dict[str, object]:
     """Choose a decision threshold for each label by `rule`; return them, with precision, recall and F1 of each split, as a dict.
-
     The threshold is 0.5 for a label for which the rule finds none. Collective.
     """
     columns = zip(*(array.T for array in splits["val" if "val" in splits else "train"].scores()))

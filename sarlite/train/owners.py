@@ -108,9 +108,8 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows: Array) -> list[tuple[int, int, list[int]]]:
-        """Divide all ranks' rows, by id, into ranges; return (low, high, sizes) of each: local rows low .. high - 1, and sizes by rank.
-
-        Collective. The rows are those of this rank's ascending ids. `rows` tells the bytes of a row.
+        """Divide all ranks' rows, by id, into ranges; return (low, high, sizes) of each: local rows low .. high - 1, and sizes by
+        rank. Collective. This rank's rows are in the order of their ids. `rows` tells the bytes of a row.
         """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
@@ -236,9 +235,8 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids: Any, piece: Array | None, sizes: Sequence[int], like: Array) -> Array:
-        """Send rows `piece`, ordered by id, from rank 0 to their owners, sizes[r] rows to rank r; return this rank's rows. Collective.
-
-        The returned rows are by ascending id, in the dtype of `like`.
+        """Send rows `piece`, ordered by id, from rank 0 to their owners, sizes[r] rows to rank r; return this rank's rows.
+        Collective. The returned rows are by ascending id, in the dtype of `like`.
 
         On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
         `piece` is None, and the returned values are arbitrary.

@@ -277,9 +277,8 @@ def write(comm: Communicator, config: OutputFiles, form: str, wanted: Prediction
 
 
 def _write_table(comm, config, form, wanted, arrays, of, class_names):
-    """Write predictions as one table, with the arguments of `write`: rank 0 joins arrays that all ranks write to a folder. Collective.
-
-    The arrays are .npy files in a private folder.
+    """Write predictions as one table, with the arguments of `write`: rank 0 joins arrays that all ranks write to a folder.
+    Collective. The arrays are .npy files in a private folder.
     """
     with ExitStack() as held:
         private_folder = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -304,9 +303,8 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
 
 
 def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: int) -> list[Any]:
-    """Return the name columns of table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and destinations.
-
-    `ids` are the nodes or pairs of all rows; None means all nodes.
+    """Return the name columns of table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and
+    destinations. `ids` are the nodes or pairs of all rows; None means all nodes.
     """
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
@@ -327,9 +325,8 @@ def _names_of(ids: Array, end: Ends) -> Any:
 
 
 def _pairs_of_lists(heads: Array, tails: Array, scores: Array) -> tuple[Array, None, Array]:
-    """Flatten lists of destinations, `tails` and `scores`, (n, k), of n heads; return (pairs, None, scores), a row per destination.
-
-    `heads` are (head, relation number), (n, 2), and pairs are (head, destination, relation number). None takes the
+    """Flatten lists of destinations, `tails` and `scores`, (n, k), of n heads; return (pairs, None, scores), a row per
+    destination. `heads` are (head, relation number), (n, 2), and pairs are (head, destination, relation number). None takes the
     place of labels.
     """
     is_listed = tails != NOBODY

@@ -129,7 +129,6 @@ def _record(path):
 
 def _read(comm, folder, facts, graph, x, powers, verify):
     """Read this rank's propagated features for `powers` from a folder, whose meta.json must have the same `facts`. Collective.
-
     `verify` compares the SHA-256 of each file.
     """
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))

@@ -115,7 +115,6 @@ def _events(rank, spans):
 
 def _free_track(ends: list[int], begin: int, end: int) -> int:
     """Return the index of the first track that is free at `begin`, as ends[i] <= begin, or of a new one; set ends[i] to `end`.
-
     `ends` has the time at which each track becomes free.
     """
     lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))

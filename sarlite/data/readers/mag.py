@@ -200,9 +200,8 @@ def _relations(file, n_nodes):
 
 
 def _features(raw, n_nodes):
-    """Return {node type: file of features}, for the types with features.
-
-    The file nodetype-has-feat.csv.gz, if there is one, must list the same types.
+    """Return {node type: file of features}, for the types with features. The file nodetype-has-feat.csv.gz, if there is one, must
+    list the same types.
     """
     stored_types = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
     list_file = raw / "nodetype-has-feat.csv.gz"

@@ -59,10 +59,8 @@ def _mask_codes(path):
 
 
 def _lux(path):
-    """Return (indptr, memory-mapped sources) of the in-edges in a Lux file.
-
-    The fields of the file are: nodes (uint32), edges (uint64), the end of each node's incoming edges (uint64), and the
-    sources (uint32).
+    """Return (indptr, memory-mapped sources) of the in-edges in a Lux file. The fields of the file are: nodes (uint32), edges
+    (uint64), the end of each node's incoming edges (uint64), and the sources (uint32).
     """
     head, offset = binary.header(path, ("nodes", "<u4"), ("edges", "<u8"))
     check_nodes(head["nodes"], 0, f"{path}: nodes")
@@ -72,9 +70,8 @@ def _lux(path):
 
 
 def _features(path, n_nodes):
-    """Return the features from PREFIX.feats.bin (float32 without a header) or, if there is none, from PREFIX.feats.csv.
-
-    If both exist, the first row of the csv file gives the number of columns.
+    """Return the features from PREFIX.feats.bin (float32 without a header) or, if there is none, from PREFIX.feats.csv. If both
+    exist, the first row of the csv file gives the number of columns.
     """
     packed, text = (path.with_name(path.name + end) for end in (".feats.bin", ".feats.csv"))
     if packed.exists():

@@ -96,9 +96,8 @@ def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Arr
 
 
 def _refuse_restarts(file, edges, graph_of):
-    """Raise a DataError if node numbers seem to restart at 1 in each graph; the format numbers nodes over all graphs.
-
-    Restarting numbers would put every edge into the first graphs.
+    """Raise a DataError if node numbers seem to restart at 1 in each graph; the format numbers nodes over all graphs. Restarting
+    numbers would put every edge into the first graphs.
     """
     sizes = np.unique(graph_of, return_counts=True)[1]  # bincount writes out of bounds for the largest int64
     if len(edges) and len(sizes) > 1 and edges.max() <= sizes.max() and \

@@ -231,9 +231,8 @@ class _Compiler:
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, relation_index, has_edges, edge_changes):
-        """Yield the EdgeTable of a relation and, if wanted, of its reverse; set the masks `has_edges[node type]` at nodes with edges.
-
-        The use of the columns is recorded in `account`.
+        """Yield the EdgeTable of a relation and, if wanted, of its reverse; set the masks `has_edges[node type]` at nodes with
+        edges. The use of the columns is recorded in `account`.
         """
         columns, numberings = self._edges[relation_index], self._numberings
         relation = columns.source.relation

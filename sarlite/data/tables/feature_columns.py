@@ -147,9 +147,8 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return an SQL condition that is true for the training rows; None if `training`, a mask of the rows, is None.
-
-    The numbers of the training rows are stored in a temporary table.
+    """Return an SQL condition that is true for the training rows; None if `training`, a mask of the rows, is None. The numbers of
+    the training rows are stored in a temporary table.
     """
     if training is None:
         return None

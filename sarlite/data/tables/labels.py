@@ -140,9 +140,8 @@ def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
 
 
 def _refuse_doubtful_words(table, column):
-    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless the option `null` settles it.
-
-    The option `null` settles the question.
+    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless the option `null` settles
+    it. The option `null` settles the question.
     """
     if table.types[column] != "word" or table.reading.null is not None:
         return
@@ -195,9 +194,8 @@ def _value_counts(table, column, row_word):
 
 
 def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, column_name):
-    """Return the (class number, number of rows) pairs `value_counts`, without -1 if it marks a missing label; refuse a doubtful -1.
-
-    A doubtful -1, and a value outside 0 .. classes - 1, are refused.
+    """Return the (class number, number of rows) pairs `value_counts`, without -1 if it marks a missing label; refuse a doubtful
+    -1. A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
     rest = [pair for pair in value_counts if pair[0] != -1]
     numbers = [value for value, _ in rest]

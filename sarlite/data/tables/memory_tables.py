@@ -156,9 +156,8 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Return `reader`, a record batch reader, with types that DuckDB cannot read exactly cast to types that it can; `arrow` is pyarrow.
-
-    DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
+    """Return `reader`, a record batch reader, with types that DuckDB cannot read exactly cast to types that it can; `arrow` is
+    pyarrow. DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
     """
     schema = reader.schema
     for at, field in enumerate(schema):

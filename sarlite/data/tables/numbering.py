@@ -208,9 +208,8 @@ def count_distinct(ends: Sequence[IdColumn]) -> int:
 
 
 def _id_type(node_type, id_columns):
-    """Return the SQL type, of words or of whole numbers, that all ids of a node type are cast to before they are compared.
-
-    A DataError is raised if some columns of ids have words and others have whole numbers.
+    """Return the SQL type, of words or of whole numbers, that all ids of a node type are cast to before they are compared. A
+    DataError is raised if some columns of ids have words and others have whole numbers.
     """
     kinds = {column.kind for column in id_columns if column.table.n_rows}
     words = next((column for column in id_columns if column.kind == "word" and column.table.typed and

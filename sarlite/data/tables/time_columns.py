@@ -80,9 +80,8 @@ def date_check(table: Table, column: str) -> CellCheck:
 
 
 def _times_in_words(table, column):
-    """Return, as `Times`, the SQL that reads a column of words as dates or as integers, and which of the two; check all its cells.
-
-    The times are dates if more words are dates than whole numbers; otherwise they are integers.
+    """Return, as `Times`, the SQL that reads a column of words as dates or as integers, and which of the two; check all its
+    cells. The times are dates if more words are dates than whole numbers; otherwise they are integers.
     """
     name, missing = quote(column), is_missing(table, column)
     dates = date_of_word(name)

@@ -90,7 +90,6 @@ def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, sub
 
 def _with_edges(part: PartEdges, layer: Layer, rows: Array, dst: Array, positions: Array) -> Layer:
     """Return `layer` with other edges: the part's edges at `positions`, whose destinations in the layer are `dst`, ascending.
-
     `rows`, (n_src,), are the part's numbers of the layer's local sources.
     """
     source, picked = part.edges.edges.indices[positions], layer.picked

@@ -193,9 +193,8 @@ class _Job(NamedTuple):
 
 
 class _Link:
-    """State that the computing thread and the push thread share: queued exchanges, a flag if a caller waits, a failure.
-
-    It has no reference to the Pusher, which may be freed before the thread ends.
+    """State that the computing thread and the push thread share: queued exchanges, a flag if a caller waits, a failure. It has no
+    reference to the Pusher, which may be freed before the thread ends.
     """
 
     def __init__(self, comm, profile):
@@ -208,9 +207,8 @@ class _Link:
             raise self.failure
 
     def work(self, may_continue: Callable[[], bool]) -> Iterator[tuple[tuple[int, int], list[Rows]]]:
-        """Carry out the queued jobs while may_continue() is True; yield ((step, layer), received rows by rank) of each job.
-
-        The push thread runs this method.
+        """Carry out the queued jobs while may_continue() is True; yield ((step, layer), received rows by rank) of each job. The
+        push thread runs this method.
         """
         while may_continue():
             job = self.jobs.popleft()
@@ -333,9 +331,8 @@ def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
 
 
 def _sections(n_rows: int, has_steps: int, dtype: DType, row_shape: tuple[int, ...]) -> list[tuple[int, int, Any, Any]]:
-    """Return (first byte, end, dtype, shape) of a message's sections: header, steps if `has_steps`, rows, positions in the halo list.
-
-    The steps are the training steps that computed the rows. Each section starts at a multiple of 8 bytes.
+    """Return (first byte, end, dtype, shape) of a message's sections: header, steps if `has_steps`, rows, positions in the halo
+    list. The steps are the training steps that computed the rows. Each section starts at a multiple of 8 bytes.
     """
     sections, end, n = list[tuple[int, int, Any, Any]](), 0, n_rows
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *row_shape)), (np.int32, (n,))):

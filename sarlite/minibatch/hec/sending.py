@@ -267,7 +267,6 @@ class DemandPush:
 
     def _by_age(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """Return `state`, a table of an older checkpoint with a step for each listed row, in the form that `RowTable.load` takes.
-
         The entry is the step that computed the row, or -1 for a row that was not computed.
         """
         steps, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
