@@ -140,9 +140,8 @@ class _Notes(NamedTuple):
 
 def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
     """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to
-    `out.left_out`. Names that the model does not use are added to `out.left_out`.
-
-    `expected` and `available` map a name to its text in messages.
+    `out.left_out`. Names that the model does not use are added to `out.left_out`. `expected` and `available` map a name to its
+    text in messages.
     """
     for name, text in expected.items():
         if name not in available:

@@ -191,9 +191,8 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return (row number of this rank's first node, in-edges of the graph `members`, in-edges of the graph `nodes`).
-
-        The first call is collective.
+        """Return (row number of this rank's first node, in-edges of the graph `members`, in-edges of the graph `nodes`). The
+        first call is collective.
         """
         if self._local_edges is None:  # a cached_property has a lock that ranks as threads would share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])

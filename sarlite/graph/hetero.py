@@ -444,10 +444,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
-        """Return a RelationFetch for each set of relations in `chosen` that share a fetch of source rows.
-
-        There is one fetch for each source type, or with `options.separate` one for each relation. The first call is
-        collective.
+        """Return a RelationFetch for each set of relations in `chosen` that share a fetch of source rows. There is one fetch for
+        each source type, or with `options.separate` one for each relation. The first call is collective.
         """
         groups: dict[Relation | str, list[Relation]] = {}
         for relation in self.relations:

@@ -126,9 +126,8 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return the data of each relation's graph, all with one schedule, so that a single fetch serves the relations.
-
-    Each block of the schedule has the edges of all relations.
+    """Return the data of each relation's graph, all with one schedule, so that a single fetch serves the relations. Each block of
+    the schedule has the edges of all relations.
     """
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]

@@ -167,9 +167,8 @@ def _evaluated(message, evaluation):
 
 
 def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[Any, operator_table.Call]) -> None:
-    """Compute in a separate fetch, and store, the `calls`' sums over constant rows, such as input features, that are not stored yet.
-
-    The first call then adds up the other relations in the same order as later calls, which find the sums stored.
+    """Compute in a separate fetch, and store, the `calls`' sums over constant rows, such as input features, that are not stored
+    yet. The first call then adds up the other relations in the same order as later calls, which find the sums stored.
     """
     missing: list[relation_sums.Summand] = [(graphs[relation], relation, call) for relation, call in calls.items()
                if call.kept_sums is not None and call.kept_output is None]
@@ -178,9 +177,8 @@ def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[A
 
 
 def _sum_key(relation: Relation, graph: LayerGraph, call: operator_table.Call) -> Relation | str:
-    """Return the key under which a relation's output is added up: the relation itself, or its destination type.
-
-    The output is kept separate if a weight multiplies it afterwards, or if the relation has a fetch of its own.
+    """Return the key under which a relation's output is added up: the relation itself, or its destination type. The output is
+    kept separate if a weight multiplies it afterwards, or if the relation has a fetch of its own.
     """
     separate = graph.has_own_exchange or call.weight is not None
     return relation if separate else relation[2]

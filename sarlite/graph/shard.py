@@ -85,9 +85,8 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
 
 def _bipartite_parts(comm: Communicator, edges: InEdges, n_src: int, parts: str | ArrayLike,
                      src_parts: str | ArrayLike | None, seed: int) -> list[Array]:
-    """Return [MPI rank of each destination, MPI rank of each source]; `parts` and `src_parts` are methods or such arrays. Collective.
-
-    METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
+    """Return [MPI rank of each destination, MPI rank of each source]; `parts` and `src_parts` are methods or such arrays.
+    Collective. METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
     """
     n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
     if not isinstance(both, str) and src_parts is None:
@@ -209,7 +208,6 @@ def _on_root(comm: Communicator, action: Callable[[], T]) -> T:
 
 def _kind(parts: object) -> str:
     """Return `parts` if it is a method's name, else the name of its Python type, so that ranks can compare what they were passed.
-
     Ranks compare the results first, because values of different types cannot be compared.
     """
     return parts if isinstance(parts, str) else type(parts).__name__

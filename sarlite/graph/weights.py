@@ -99,9 +99,8 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
-    """Return edge values as float32 or float64, (n_edges,) if `n_dims` is 1, (n_edges, n) if 2; None stays None. Errors name `name`.
-
-    Raise a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
+    """Return edge values as float32 or float64, (n_edges,) if `n_dims` is 1, (n_edges, n) if 2; None stays None. Errors name
+    `name`. Raise a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
     """
     if values is None:
         return None
@@ -116,10 +115,7 @@ def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> A
 
 def _first_negative(comm: Communicator, weight: Array,
                     edge_ids: Callable[[], Array]) -> tuple[int, float] | None:
-    """Return (id, weight) of the first edge with a negative weight on the lowest rank that has one; None without one.
-
-    Collective.
-    """
+    """Return (id, weight) of the first edge with a negative weight on the lowest rank that has one; None without one. Collective."""
     at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
     local = None if at is None else (int(edge_ids()[at]), float(weight[at]))
     return next((negative for negative in comm.allgather(local) if negative is not None), None)
@@ -186,9 +182,8 @@ def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
 
 
 def _fixed_point_sums(indptr: Array, values: Array) -> Array:
-    """Return the sum of `values` in each row of a CSR, added in integer arithmetic, so that their order does not matter.
-
-    Values are rounded to multiples of 2^(e - 60), where 2^e is a power of two above the row's values.
+    """Return the sum of `values` in each row of a CSR, added in integer arithmetic, so that their order does not matter. Values
+    are rounded to multiples of 2^(e - 60), where 2^e is a power of two above the row's values.
     """
     lengths = np.diff(indptr)
     nonempty, starts = lengths > 0, indptr[:-1][lengths > 0]

@@ -50,9 +50,8 @@ class Extremum:
 
 
 class _ExtremumForward:
-    """Forward pass of max or min, which also finds the source that each value of the output comes from.
-
-    `argument`, of the output's shape, holds the source as a CSR column over all blocks; -1 for a destination without edges.
+    """Forward pass of max or min, which also finds the source that each value of the output comes from. `argument`, of the
+    output's shape, holds the source as a CSR column over all blocks; -1 for a destination without edges.
     """
 
     def __init__(self, operator, x):

@@ -132,9 +132,8 @@ def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
 
 
 def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
-    """Return the Call that computes A x: A is the adjacency matrix, for "mean" divided by in-degrees, for "sym" scaled symmetrically.
-
-    The call has a cache if x is constant. The cache lives as long as x and the graph.
+    """Return the Call that computes A x: A is the adjacency matrix, for "mean" divided by in-degrees, for "sym" scaled
+    symmetrically. The call has a cache if x is constant. The cache lives as long as x and the graph.
     """
     cache, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
     rows = x if reducer == "sym" else _in_place(graph, x)
@@ -186,9 +185,8 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return x or, for a `TableRows` x in fast numerics with float32 rows, a tensor whose rows kernels read directly from x's table.
-
-    The data of such a tensor are `kernels.Rows`. With rounded rows (bfloat16, int8), x itself is returned.
+    """Return x or, for a `TableRows` x in fast numerics with float32 rows, a tensor whose rows kernels read directly from x's
+    table. The data of such a tensor are `kernels.Rows`. With rounded rows (bfloat16, int8), x itself is returned.
     """
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 

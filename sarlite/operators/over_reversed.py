@@ -63,9 +63,8 @@ def _sum_gradient(schedule: Schedule, operator: Sum, backward: SumBackward, cont
 
 def _attention_gradients(schedule: Schedule, operator: Attention, backward: AttendBackward,
                          rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradients of the inputs of an `Attention` (z, source scores, destination scores); `rows` are the local source rows.
-
-    Collective.
+    """Return the gradients of the inputs of an `Attention` (z, source scores, destination scores); `rows` are the local source
+    rows. Collective.
 
     This rank fetches `g` and `ends` of remote destinations, and pushes the gradients of the destinations' scores to
     the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.

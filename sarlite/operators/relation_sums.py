@@ -278,9 +278,8 @@ def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def pull_products(numbers: set[int]) -> None:
-        """Add to `gradients` the gradients of all products x W whose x has its position among the inputs in `numbers`.
-
-        The gradient of x is added to earlier gradients of x in place.
+        """Add to `gradients` the gradients of all products x W whose x has its position among the inputs in `numbers`. The
+        gradient of x is added to earlier gradients of x in place.
         """
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and wants_grad[weight]:
@@ -420,9 +419,8 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs: int, captured: list[Node | Tensor], layout: Layout) -> SharedFetch:
-        """Return the `SharedFetch` with outputs placed by `layout`; append its captured values, numbered from `n_inputs` on, to `captured`.
-
-        `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
+        """Return the `SharedFetch` with outputs placed by `layout`; append its captured values, numbered from `n_inputs` on, to
+        `captured`. `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
         """
         members, first = [], len(captured)
         for (graph, key, call), inputs in zip(self.calls, self.member_inputs):

@@ -126,9 +126,7 @@ def _impossible(case: Case, picked: Array) -> dict[str, Any] | None:
 
 def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
     """Test how often each edge was sampled; drawn[c][row] has the positions of the edges that call c picked for a row. The counts
-    are compared with binomial distributions.
-
-    Add a finding for the least likely count if its probability is too small.
+    are compared with binomial distributions. Add a finding for the least likely count if its probability is too small.
     """
     from scipy.special import bdtr, bdtrc
 

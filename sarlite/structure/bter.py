@@ -187,9 +187,8 @@ def _excess(counts: Array, affinity_blocks: Blocks) -> Array:
 
 
 def _anywhere(rng: np.random.Generator, sums: Array, n_pairs: int, n_nodes: int, chunk: int) -> Iterator[Array]:
-    """Yield arrays of up to `chunk` edges (u, v), as u * n_nodes + v, `n_pairs` in all; `sums` are running sums of the nodes' weights.
-
-    `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
+    """Yield arrays of up to `chunk` edges (u, v), as u * n_nodes + v, `n_pairs` in all; `sums` are running sums of the nodes'
+    weights. `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
     """
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)

@@ -54,10 +54,9 @@ def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] =
 
 def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
            sources: Array) -> int:
-    """Move nodes first .. last - 1 to the clusters of most of their in-neighbours, up to `most_nodes` in each; return how many moved.
-
-    The arrays `cluster_of`, each node's cluster, and `cluster_sizes` of the clusters are changed. `degrees` and `sources` are the
-    nodes' in-degrees and in-neighbours.
+    """Move nodes first .. last - 1 to the clusters of most of their in-neighbours, up to `most_nodes` in each; return how many
+    moved. The arrays `cluster_of`, each node's cluster, and `cluster_sizes` of the clusters are changed. `degrees` and `sources`
+    are the nodes' in-degrees and in-neighbours.
     """
     current = cluster_of[first:last].astype(np.int64)
     best = _wanted(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)
@@ -73,9 +72,8 @@ def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index:
 
 def _wanted(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
             sources: Array) -> Array:
-    """Return each node's best cluster: of `current` and all clusters below `most_nodes`, the cluster of most of its in-neighbours.
-
-    The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
+    """Return each node's best cluster: of `current` and all clusters below `most_nodes`, the cluster of most of its
+    in-neighbours. The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
     """
     keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | cluster_of[sources]
     keys.sort()

@@ -252,9 +252,8 @@ def _all_edges(ends: Array, other_ends: Array, loops: Array, undirected: bool) -
 
 
 def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Array]:
-    """Return (indptr, order): CSR row pointers of edges in the rows `rows`, and a stable argsort of `rows`, fast if `key_bits` suffice.
-
-    Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
+    """Return (indptr, order): CSR row pointers of edges in the rows `rows`, and a stable argsort of `rows`, fast if `key_bits`
+    suffice. Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
     """
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n_nodes))))
     places = max(1, int(rows.size).bit_length())

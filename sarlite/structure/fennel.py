@@ -109,10 +109,8 @@ def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, ba
 
 
 class _Parts:
-    """State of a partition in progress: each node's part, and each part's numbers of nodes, edges and training nodes.
-
-    Sizes are a matrix `loads`, (n_counts, n_parts): the count "nodes" has a row for each node type, and the other
-    counts have one row each.
+    """State of a partition in progress: each node's part, and each part's numbers of nodes, edges and training nodes. Sizes are a
+    matrix `loads`, (n_counts, n_parts): the count "nodes" has a row for each node type, and the other counts have one row each.
     """
 
     def __init__(self, edges, n_parts, train, balance, types, seed, block_edges):
@@ -151,9 +149,8 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first: int, last: int, degrees: Array) -> list[Array]:
-        """Return an array for each row of `loads`: what nodes first .. last - 1, of in-`degrees`, add to the row, (last - first,) each.
-
-        The amounts of a node are added to the loads of its part.
+        """Return an array for each row of `loads`: what nodes first .. last - 1, of in-`degrees`, add to the row, (last - first,)
+        each. The amounts of a node are added to the loads of its part.
 
         There is an array for each row of `loads`.
         """
@@ -195,7 +192,6 @@ def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
 
 def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> tuple[Array, Array]:
     """Return (nodes sorted by their `best` part, mask of the nodes whose `weights` fit into the `room` that is left in the part).
-
     Within a part the nodes whose second best score is lowest, relative to the best, come first.
     """
     top = score[np.arange(best.size), best]

@@ -183,9 +183,8 @@ def _as(array: Array | None, dtype: DType) -> Array | None:
 
 
 def _rows_with_edges(indptr: Array, where: Any, keep_all: bool) -> tuple[Array | None, Array]:
-    """Return (destination of each CSR row, row pointers) of a CSR's edges at positions `where`; `keep_all` keeps rows without edges.
-
-    Destinations without edges have no CSR row. The first result is None if every destination has a CSR row: with
+    """Return (destination of each CSR row, row pointers) of a CSR's edges at positions `where`; `keep_all` keeps rows without
+    edges. Destinations without edges have no CSR row. The first result is None if every destination has a CSR row: with
     `keep_all`, and if that takes less memory.
     """
     if isinstance(where, slice):
