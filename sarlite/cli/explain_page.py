@@ -8,11 +8,12 @@ from itertools import chain
 from sarlite.cli.explanation import COLUMN, EDGE, FEATURE, GRADIENTS, METHODS, Attribution, End, Explanation
 from sarlite.cli.report_command import STYLE
 
-_WIDTH, _ROW, _LEFT, _MIDDLE = 480, 18, 190, 330
+_WIDTH, _ROW, _LEFT, _MIDDLE = 480, 18, 236, 348
 _SIDE, _RING, _MOST_EDGES = 480, 95, 30
 _STYLE = STYLE + """
 .plus { fill: var(--c0); stroke: var(--c0); } .minus { fill: var(--c1); stroke: var(--c1); }
 circle { fill: var(--back); stroke: var(--text); } circle.centre { fill: var(--text); } path { fill: none; }
+main > figure:has(circle) { grid-row: span 3; } circle ~ text { paint-order: stroke; stroke: var(--back); stroke-width: 3px; }
 """
 
 
@@ -25,9 +26,10 @@ def page(explanations: Sequence[Explanation], score: str) -> str:
     score : {"log-odds", "probability", "output"}
         Kind of the explained scores.
     """
-    parts = [f"<h1>{len(explanations):,} explained predictions</h1><p>Blue raises the {score}, orange lowers it. Integrated gradients "
-             "add up to the change of the score from the baseline; occlusion is the change when one feature is set to its "
-             "mean, or one edge is left out.</p>", *(_section(explanation, score) for explanation in explanations)]
+    heading = f"{len(explanations):,} explained prediction{'s' * (len(explanations) != 1)}"
+    parts = [f"<h1>{heading}</h1><p>Blue raises the {score}, orange lowers it. Integrated gradients add up to the change of the score "
+             "from the baseline; occlusion is the change when one feature is set to its mean, or one edge is left out.</p>",
+             *(_section(explanation, score) for explanation in explanations)]
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>explained predictions</title>'
             f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
             f'{"".join(parts)}</body></html>\n')
@@ -38,9 +40,9 @@ def _section(explanation: Explanation, score: str) -> str:
               if (attributions := explanation.of(kind, method))]
     edges = explanation.of(EDGE, GRADIENTS)[:_MOST_EDGES]
     drawing = [_drawing(explanation, edges)] if edges else []
-    return (f"<h2>{html.escape(explanation.node)}: {score} of {html.escape(explanation.label)} {explanation.score:.4g}</h2>"
-            f"<p>With all features at the baseline {explanation.features.without:.4g}; without the {explanation.n_edges:,} "
-            f"edges that reach the node {explanation.edges.without:.4g}.</p><main>{''.join(drawing + charts)}</main>")
+    return (f"<h2>{html.escape(explanation.node)}: {score} of {html.escape(explanation.label)}: {explanation.score:.4g}</h2>"
+            f"<p>With all features at the baseline: {explanation.features.without:.4g}. Without the {explanation.n_edges:,} "
+            f"edges that reach the node: {explanation.edges.without:.4g}.</p><main>{''.join(drawing + charts)}</main>")
 
 
 def _bars(title: str, rows: Sequence[Attribution]) -> str:
@@ -51,7 +53,7 @@ def _bars(title: str, rows: Sequence[Attribution]) -> str:
         y, length = number * _ROW, abs(attribution.value) / most * (_WIDTH - _MIDDLE - 60)
         name, kind = _words(attribution), "minus" if attribution.value < 0 else "plus"
         left = _MIDDLE - length if attribution.value < 0 else _MIDDLE
-        marks.append(f'<text x="{_LEFT}" y="{y + 12}" text-anchor="end">{_short(name, 32)}<title>{html.escape(name)}</title></text>'
+        marks.append(f'<text x="{_LEFT}" y="{y + 12}" text-anchor="end">{_short(name, 36)}<title>{html.escape(name)}</title></text>'
                      f'<rect class="{kind}" x="{left:.1f}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>'
                      f'<text x="{_WIDTH}" y="{y + 12}" text-anchor="end">{attribution.value:+.3g}</text>')
     return _figure(title, _WIDTH, len(rows) * _ROW, marks)

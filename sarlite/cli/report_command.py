@@ -30,7 +30,7 @@ body { background: var(--back); color: var(--text); font: 15px/1.45 system-ui, s
   max-width: 1100px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--faint); }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1rem 2rem; }
-figure { margin: 0; } figcaption { font-weight: 600; } figure.wide, table { grid-column: 1 / -1; }
+figure { margin: 0; } figcaption { font-weight: 600; } figure.wide { grid-column: 1 / -1; } .table { overflow-x: auto; }
 svg { width: 100%; height: auto; overflow: visible; } svg text { fill: var(--dim); font-size: 11px; }
 svg .cell { fill: var(--text); }
 .grid { stroke: var(--faint); stroke-width: 1; } .line { fill: none; stroke-width: 1.8; }
@@ -184,7 +184,8 @@ def _counted(runs):
         for run in runs:
             with reading(Path(run.name) / SUMMARY):
                 values[run.name] = {str(name): _number(value) for name, value in values_of(run).items()}
-        yield Bars(title, values, shown).html()
+        if any(values.values()):  # one rank sends nothing
+            yield Bars(title, values, shown).html()
 
 
 def _pairs(runs):
@@ -259,9 +260,9 @@ def _seconds(run):
 
 def _results(runs):
     """Return an HTML table of the runs' results and of the options that differ: a row for each run, best validation score first."""
-    differ = [name for name in _differing(runs) if name not in ("data", "model")]
-    heads = ("run", "data", "model", *differ, "ranks", "mode", "epochs", "best epoch", "train", "validation", "test",
-             "no edges", "metric")
+    results = ("ranks", "mode", "epochs", "best epoch", "train", "validation", "test", "no edges", "metric")
+    differ = [name for name in _differing(runs) if name not in ("data", "model", *results)]
+    heads = ("run", "data", "model", *differ, *results)
     rows = []
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
@@ -286,7 +287,7 @@ def _result(run, option_names):
     options = [json.dumps(run.options[name]) if name in run.options else "-" for name in option_names]
     summary, cells = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
     if not summary:
-        return [*cells, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
+        return [*cells, run.options.get("ranks", ""), run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
     scores = summary["best"]["scores"]
     shown = [_score(scores.get(f"{split}_{_key(summary)}")) for split in DASHES]
     without_edges = _score(summary["counted"].get("baseline", {}).get("features", {}).get("test"))
@@ -319,7 +320,8 @@ def _versions(run):
 
 def _table(heads, rows):
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{lines}</table>"
+    head_cells = "".join(f"<th>{_text(head)}</th>" for head in heads)
+    return f'<div class="table"><table><tr>{head_cells}</tr>{lines}</table></div>'
 
 
 def _cell(value):

@@ -181,8 +181,9 @@ def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_fol
     folder = exit_stack.enter_context(_scratch(_outside(scratch_folder, dataset) or tempfile.gettempdir()))
     _divide(dataset, n_ranks, folder / "data", request, progress, seconds)
     if stored:
-        show(f"{spec}: {dataset.n_parts} stored parts do not serve {n_ranks} ranks as asked: divided anew in {folder}, "
-             "for this run; `python -m sarlite.data partition` does it once", sys.stderr)
+        parts = f"{dataset.n_parts} stored parts do" if dataset.n_parts > 1 else "1 stored part does"
+        show(f"{spec}: {parts} not serve {n_ranks} ranks as asked: divided anew in {folder}, for this run alone; "
+             f"`python -m sarlite.data partition {spec} --parts {n_ranks}` divides it once for all runs", sys.stderr)
     return None, str(folder / "data")
 
 
