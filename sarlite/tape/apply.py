@@ -16,7 +16,9 @@ from sarlite.tape.tensor import Tensor
 
 def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Placement | None = None,
           **params: object) -> Tensor:
-    """Return the result of primitive `name`, recorded on the tape if an input or a gradient receiver in `sinks` wants a gradient.
+    """Return the result of primitive `name` on the arrays of `inputs`, with the keyword arguments `params`. The tape records the
+    call if an input, or one of `sinks` (further receivers of gradients), wants a gradient. `placement` says how ranks hold the
+    result (None: derived from the inputs).
 
     Parameters
     ----------
@@ -81,7 +83,9 @@ def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Pla
 
 
 def _placement(x: object) -> Placement | None:
-    """Return how ranks hold x, an input of a primitive: "rows", "replicated" or "unknown"; None for a number, which all ranks share."""
+    """Return how ranks hold x, an input of a primitive: "rows" (each rank has its own rows), "replicated" (equal values on every
+    rank) or "unknown"; None for a number, which all ranks share.
+    """
     if isinstance(x, Tensor):
         return x.placement
     return UNKNOWN if isinstance(x, (np.ndarray, Rows)) else None
@@ -102,7 +106,9 @@ def written_over(x: Tensor, result: Tensor) -> Tensor:
 
 
 def _keeps_volatile(input_tensors: Sequence[Tensor | None], input_arrays: Sequence[object], residuals: Sequence[object]) -> bool:
-    """Return True if a value kept for the vjp may depend on a volatile input, a tensor computed from remote rows that are soon freed."""
+    """Return True if one of `residuals` (values kept for the vjp) may depend on a volatile tensor of `input_tensors`: one computed
+    from remote rows that are soon freed. `input_arrays` holds the values of the inputs in the same order.
+    """
     steady = {id(a) for t, a in zip(input_tensors, input_arrays) if t is None or not t.volatile}
     residual_arrays, complete = _arrays(residuals)
     return not complete or any(id(a) not in steady for a in residual_arrays)
@@ -110,7 +116,8 @@ def _keeps_volatile(input_tensors: Sequence[Tensor | None], input_arrays: Sequen
 
 def _change_counts(input_tensors: Sequence[Tensor | None], sinks: Sequence[Sink], residuals: Sequence[object], result: Tensor,
                    result_is_unshared: bool) -> tuple[tuple[Changes, int], ...]:
-    """Return (counter of changes, its count now) of each tensor whose values the vjp may read: inputs, the result and `sinks`.
+    """Return pairs (counter of in-place changes, its value now) of the tensors whose values the vjp may read. These are among the
+    inputs, the `result` and the gradient receivers `sinks`.
 
     If all residuals are arrays, the vjp reads the tensors whose arrays are among the residuals. An object among the
     residuals may hold any input, and the result unless `result_is_unshared`. The vjp may read the values of all sinks.
@@ -134,7 +141,9 @@ _PLAIN = (type(None), int, float, str, type, np.dtype, Rows)
 
 
 def _arrays(residuals: Sequence[object]) -> tuple[list[Any], bool]:
-    """Return (all arrays in the nested sequences `residuals`, True if no other object among the residuals can hold an array)."""
+    """Return (all arrays in the nested sequences `residuals`, True if every other entry is one that cannot hold an array, such as a
+    number).
+    """
     arrays, complete = [], True
     for value in residuals:
         if isinstance(value, _ARRAYS):

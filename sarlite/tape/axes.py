@@ -20,7 +20,9 @@ from sarlite.types import Array, Axis
 
 
 def _restore(g: Array, axis: Axis, keepdims: bool) -> Array:
-    """Return g, the gradient of a reduction over `axis`, in a shape that broadcasts with the reduction's input."""
+    """Return g, the gradient of a reduction's output, in a shape that broadcasts with the input. Unless `keepdims`, the reduced
+    `axis` is put back with length 1.
+    """
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
@@ -142,7 +144,7 @@ primitive("std", _std_forward, _std_vjp)
 
 
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the variance over an axis, a tuple of axes, or all axes: sum((x - mean)^2) / (n - ddof).
+    """Return the variance over an axis, a tuple of axes, or all axes (None): sum((x - mean)^2) / (n - ddof) for n values.
 
     Parameters
     ----------
@@ -165,7 +167,8 @@ def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the standard deviation, the square root of `var(x, axis, ddof)`. Where the result is 0, the gradient is 0.
+    """Return the standard deviation over an axis, a tuple of axes, or all axes (None): sqrt(sum((x - mean)^2) / (n - ddof)). Where
+    the result is 0, the gradient is 0.
 
     Parameters
     ----------
@@ -191,8 +194,8 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _register_extremum(name: str, arg_extremum: Callable[..., Array]) -> None:
-    """Register the primitive `name`, "max" or "min" over one axis, from `arg_extremum`, that is `np.argmax` or `np.argmin`. These
-    functions return the position of the first of equal values.
+    """Register the primitive `name` ("max" or "min"), the extremum over one axis. `arg_extremum` (`np.argmax` or `np.argmin`)
+    returns its position; of equal values the first one gets the gradient.
     """
 
     def forward(wants_grad, x, axis, keepdims):

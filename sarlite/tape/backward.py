@@ -29,7 +29,9 @@ class HasSink(Protocol):
 
 
 def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
-    """Return the tape nodes among `sinks` and all nodes that they depend on, newest first; only nodes recorded after time `since`."""
+    """Return the tape nodes (recorded calls) in `sinks` and all nodes that they depend on, the newest first. Nodes recorded at or
+    before time `since` are left out; -1 keeps all.
+    """
     nodes: dict[int, Node] = {}
     todo = [s for s in sinks if isinstance(s, Node)]
     while todo:
@@ -41,9 +43,8 @@ def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of gradients during a backward pass: at nodes whose vjp has not run yet, and at ends, where the pass stops.
-
-    An *end* is a sink where gradients stop: a leaf, or a node recorded at or before the time `since`.
+    """Sums of the gradients that have arrived during a backward pass: at nodes whose vjp has not run yet, and at ends. An end is a
+    leaf, or a node recorded at or before the time `since`, where the pass stops.
 
     Attributes
     ----------
@@ -74,7 +75,7 @@ class Arrivals:
         return id(node) in self._cells
 
     def take(self, node: Node) -> Cell:
-        """Return [sum of the gradients of the node's result], and remove the sum from this object."""
+        """Return [sum of the gradients that have arrived at `node`], a list of one array, and remove the sum from this object."""
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, Array]:
@@ -113,7 +114,8 @@ def _add_to(before: list[Any], cell: list[Any]) -> None:
 
 
 def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool = False) -> Arrivals:
-    """Return the gradients at leaves, and at nodes recorded up to time `since`, from `seeds` (tensor, gradient); `release` frees residuals.
+    """Run the vjps backward from `seeds`, pairs (tensor, gradient of the loss). Return the gradients at the leaves and at the nodes
+    recorded at or before time `since` (-1: at leaves only). `release` frees the values that the nodes kept for their vjps.
 
     Parameters
     ----------
@@ -140,7 +142,9 @@ def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool
 
 
 def _pass(node: Node, arrivals: Arrivals, release: bool) -> None:
-    """Run one node's vjp and add the results to the sums in `arrivals`; free the node's residuals if `release`."""
+    """Run the vjp of one node on the gradient that has arrived there, and add the results to the sums in `arrivals`. `release` then
+    frees the values that the node kept for the vjp.
+    """
     cell: list[Any] = arrivals.take(node)
     if writable(cell) is None:
         cell[0] = cell[0].view()
@@ -156,7 +160,9 @@ def _pass(node: Node, arrivals: Arrivals, release: bool) -> None:
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Return {id(leaf): gradient}, from `seeds`, pairs (tensor, its gradient). Nodes recorded up to time `since` count as leaves."""
+    """Return {id(end): gradient} computed backward from `seeds`, pairs (tensor, gradient of the loss). Ends are the leaves, and the
+    nodes recorded at or before time `since` (-1: leaves only).
+    """
     return carry(seeds, since).arrays()
 
 

@@ -17,7 +17,8 @@ from sarlite.types import Array
 
 
 def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
-    """Register f(x) with gradient dx(g, residual), where `keep` ("x", "out" or "none") is the residual; return it as an operation.
+    """Register the primitive `name` that computes f(x), with the gradient dx(g, residual), and return it as an operation on
+    tensors. `keep` says which residual is kept for the gradient: "x" (the input), "out" (the output) or "none".
 
     Parameters
     ----------
@@ -109,7 +110,7 @@ unary("exponential", lambda x, base: base**x, _exponential_vjp, keep="out")
 
 
 def _scalar(value: object, argument: str) -> Any:
-    """Return a scalar as a Python number; raise a TypeError for anything else, which calls the value `argument`."""
+    """Return the scalar `value` as a Python number; raise a TypeError, which calls the value `argument`, for anything else."""
     value = plain(value)
     if not np.isscalar(value):
         raise TypeError(f"the {argument} must be a scalar, not {type(value).__name__}")
@@ -345,7 +346,7 @@ unary("gelu_tanh", _gelu_tanh, _gelu_tanh_vjp, keep="x")
 
 
 def gelu(x: Operand, approximate: bool = False) -> Tensor:
-    """Return x * P(Z <= x) elementwise for a standard normal Z, or its approximation by tanh if `approximate`.
+    """Return x * P(Z <= x) elementwise for a standard normal Z; if `approximate`, return the usual approximation with tanh.
 
     Parameters
     ----------

@@ -12,7 +12,8 @@ from sarlite.types import Array
 
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
-    """Raise an AssertionError if gradients of `f` differ from finite differences in random directions or, in small inputs, in one value.
+    """Raise an AssertionError if gradients of f(*inputs) differ from finite differences of step `eps` by more than `rtol` and
+    `atol`. Each input is checked in `directions` random directions, and one with at most `entries` values also in each value.
 
     The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
     compared with (L(x + eps v) - L(x - eps v)) / (2 eps).
@@ -64,7 +65,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
     grads = _gradients(out, weights, tensors)
 
     def slope(t: Tensor, v: Array) -> float:
-        """Return the central difference of the loss with respect to the input `t`, in the direction `v`."""
+        """Return the finite difference (L(t + eps v) - L(t - eps v)) / (2 eps) of the loss L, where `t` is one of the inputs."""
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
     for i, t in enumerate(tensors):
@@ -74,7 +75,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
 
 
 def _gradients(out: Tensor, weights: Array, tensors: Sequence[Tensor]) -> list[Array]:
-    """Return the gradients of sum(weights * out) with respect to `tensors`, a list of arrays, without changing any `grad`."""
+    """Return a list with the gradient of sum(weights * out) with respect to each of `tensors`; no tensor's `grad` is changed."""
     by_sink = pull([(out, weights)])
     grads = []
     for i, t in enumerate(tensors):
@@ -97,7 +98,9 @@ def _loss_at(f: Callable[..., Tensor], tensors: Sequence[Tensor], t: Tensor, ste
 
 
 def _probes(rng: np.random.Generator, shape: tuple[int, ...], n_random: int, most_units: int) -> Iterator[tuple[str, Array]]:
-    """Yield (name, direction of shape `shape`): `n_random` random directions, then all unit vectors if at most `most_units`."""
+    """Yield (name, direction of shape `shape`) for `n_random` random directions; then for each unit vector, if there are at most
+    `most_units`.
+    """
     size = int(np.prod(shape))
     for k in range(n_random if size else 0):
         yield f"direction {k}", rng.standard_normal(shape)

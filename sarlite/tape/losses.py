@@ -28,12 +28,14 @@ PART_VALUES = 1 << 15
 
 
 def _label_index(labels: Array, rows: Array | None) -> tuple[Array, Array]:
-    """Return (row numbers, labels) of the selected rows, an index into logits (n, n_classes); if `rows` is None, of all rows."""
+    """Return (row numbers, labels) of the selected `rows`, an index into logits (n, n_classes). `labels` has the class of each of
+    the n rows; if `rows` is None, all rows are selected.
+    """
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
 
 def _reduced(losses: Array, weight: Array | None, divisor: float | None) -> Array:
-    """Return losses * weight, or their sum divided by `divisor` if this is not None. A `weight` of None stands for 1."""
+    """Return losses * weight if `divisor` is None, else their sum divided by `divisor`. A `weight` of None stands for 1."""
     losses = losses if weight is None else losses * weight
     if divisor is None:
         return losses
@@ -41,7 +43,9 @@ def _reduced(losses: Array, weight: Array | None, divisor: float | None) -> Arra
 
 
 def _row_factor(g: Array, weight: Array | None, divisor: float | None) -> Array | float:
-    """Return the gradient of `losses`, a number or (k, 1), from `g`, the gradient of `_reduced(losses, weight, divisor)`."""
+    """Return the gradient with respect to the losses of k rows, given g, the gradient of a result of `_reduced` with the same
+    `weight` and `divisor`: an array (k, 1), or a number if it is equal for all rows.
+    """
     factor = float(g) / divisor if divisor is not None else g[:, None]
     return factor if weight is None else (factor * weight[:, None]).astype(weight.dtype, copy=False)
 
@@ -102,7 +106,9 @@ primitive("nll", _nll, _nll_vjp)
 
 def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
                   weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the cross entropy: the sum of -w log softmax(logits)[label] over `rows`, w = weight[label] * row_weight, divided by `count`.
+    """Return the sum of -w log softmax(logits)[label] over the selected `rows`, divided by `count` (None: the sum of this rank's
+    w). w is the class's `weight` times the row's `row_weight`, 1 if None. `reduction` "sum" leaves out the division, "none" the sum
+    too.
 
     Parameters
     ----------
@@ -158,10 +164,11 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
 
 def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the negative log-likelihood: the `cross_entropy` with log-probabilities `log_p`, (n, n_classes), in place of logits.
+    """Return the sum of -w log_p[row, label] over the selected `rows`, divided by `count` (None: the sum of this rank's w). w is
+    the class's `weight` times the row's `row_weight`, 1 if None. `reduction` "sum" leaves out the division, "none" the sum too.
 
-    The result is 1/count times the sum over the selected rows r of -w_r log_p[r, labels[r]]. `cross_entropy` documents
-    the parameters, the result and the errors. No array of log_p's size is kept for the backward pass.
+    `cross_entropy` documents the parameters, the result and the errors. No array of log_p's size is kept for the
+    backward pass.
 
     Examples
     --------
@@ -190,7 +197,9 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
 
 
 def _row_weights(logits: Tensor, row_labels: Array, rows: Array | None, class_weight: Operand | None, row_weight: Operand | None) -> Any:
-    """Return the weight of each of `rows`, (k,): class_weight[label] * row_weight[row], where a weight of None is 1; None if both are."""
+    """Return the weight of each of the k selected `rows`, (k,): class_weight[its label] * row_weight[its row number]. One argument
+    of None stands for 1; if both are None, return None. `row_labels` holds the k labels.
+    """
     product, x = None, logits
     for name, values, n, index in (("weight", class_weight, x.shape[1], row_labels), ("row_weight", row_weight, len(x), rows)):
         if values is not None:
@@ -213,7 +222,9 @@ def _fixed(name: str, values: Operand) -> Array:
 
 
 def _check_weights(name: str, weights: Array, rows: Any) -> None:
-    """Raise a DataError that starts with `name` and the position, for a weight in weights[rows] that is negative or not finite."""
+    """Raise a DataError if a weight in weights[rows] is negative or not finite; it gives `name` and the position of the first such
+    weight.
+    """
     chosen = weights[rows]
     wrong = np.flatnonzero(~((chosen >= 0) & (chosen < np.inf)))
     if len(wrong):
@@ -286,9 +297,9 @@ primitive(  # the sum of a rank's values
 
 def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None,
                     *, weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the sum of -weight (t log p + (1 - t) log(1 - p)) over `rows`, with targets t and p = sigmoid(logits), divided by `count`.
-
-    The sum is over all values of the selected rows, with targets t and weights w.
+    """Return the sum of -weight (t log p + (1 - t) log(1 - p)) over the values in the selected `rows` (None: all), divided by
+    `count` (by default their number on this rank). t are the targets and p = sigmoid(logits). `reduction` "sum" leaves out the
+    division, "none" the sum too.
 
     Parameters
     ----------
@@ -341,7 +352,8 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
 
 def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean squared error: the sum of weight (x - targets)^2 over all values in `rows`, divided by `count`, their number.
+    """Return the sum of weight (x - targets)^2 over the values in the selected `rows`, divided by `count` (by default their number
+    on this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
 
     `targets` is an array or a Tensor of x's shape, which may want a gradient. See `bce_with_logits` for the other
     parameters, the result and the errors.
@@ -358,7 +370,8 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
 
 def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean absolute error: the sum of weight |x - targets| over all values in `rows`, divided by `count`, their number.
+    """Return the sum of weight |x - targets| over the values in the selected `rows`, divided by `count` (by default their number on
+    this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
 
     The gradient is 0 where x and the target are equal. See `mse` for the parameters, the result and the errors.
 
@@ -399,7 +412,8 @@ def _broadcast(name: str, array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def mean_share(losses: Tensor, count: float | None = None) -> Tensor:
-    """Return this rank's share of the mean over all ranks: sum(losses) / count, where `count` is the number of losses on all ranks.
+    """Return sum(losses) / count, this rank's share of a mean. If `count` is the number of losses on all ranks, the shares sum to
+    the mean over all ranks; by default it is this rank's number.
 
     Parameters
     ----------
@@ -427,7 +441,9 @@ def mean_share(losses: Tensor, count: float | None = None) -> Tensor:
 
 
 def _focal_factor(x: Array, gamma: float) -> tuple[Array, Array, Array]:
-    """Return (q^gamma, p, x / q) elementwise for x >= 0, with p = exp(-x) and q = 1 - p. At x = 0, x / q is 1."""
+    """Return (q^gamma, p, x / q) elementwise for cross entropies x >= 0, where p = exp(-x) is the probability of the label, and q
+    is 1 - p. At x = 0, x / q is 1.
+    """
     p, q = numerics.exp(-x), -numerics.expm1(-x)
     positive = q > 0
     safe = np.where(positive, q, q.dtype.type(1))
@@ -444,7 +460,8 @@ unary("focal", lambda x, gamma: _focal_factor(x, gamma)[0] * x, _focal_vjp, keep
 
 
 def focal(cross_entropies: Tensor, gamma: float = 2.0) -> Tensor:
-    """Return the focal losses (1 - p)^gamma * -log p, where p = exp(-x) is the probability behind a cross entropy x.
+    """Return the focal losses (1 - p)^gamma * -log p, in the shape of `cross_entropies`; p = exp(-x) is the probability behind a
+    cross entropy x.
 
     Rows that the model classifies correctly count less than in the cross entropy: with p = 0.9 and gamma = 2, by a
     factor of 100.

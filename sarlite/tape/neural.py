@@ -44,7 +44,7 @@ primitive("layer_norm", _layer_norm, _layer_norm_vjp)
 
 
 def layer_norm(x: Tensor | Array, gamma: Tensor | Array, beta: Tensor | Array, eps: float = 1e-5) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and the biased variance over the last axis.
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and the biased variance (divisor n) of x over its last axis.
 
     Parameters
     ----------
@@ -100,7 +100,8 @@ primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:
-    """Return x * mask / (1 - p). A mask entry, determined by `key` and the row's global id in `ids`, is 0 with probability p, else 1.
+    """Return x * mask / (1 - p), where each mask entry is 0 with probability p, else 1. A row's mask depends only on `key` and on
+    the row's global id in `ids`, not on the partition.
 
     Parameters
     ----------

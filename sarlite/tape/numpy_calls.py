@@ -77,7 +77,8 @@ OF_VALUES: set[Callable[..., object]] = {
 
 
 def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
-    """Run `ufunc` on inputs that include a tensor, recorded on the tape. Implements `Tensor.__array_ufunc__`, with the same parameters.
+    """Return ufunc(*inputs), recorded on the tape, where at least one input is a tensor; raise a TypeError if the gradient would be
+    lost. NumPy calls this function as `Tensor.__array_ufunc__`; a `method` other than "__call__" is refused.
 
     NumPy calls it for ufuncs, and for operators with an array on the left and a tensor on the right.
 
@@ -99,9 +100,8 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object
 
 
 def array_function(function: Callable[..., object], args: tuple[object, ...], options: dict[str, object]) -> object:
-    """Return function(*args, **options), recorded on the tape, for a NumPy function that was called with a tensor.
-
-    This is the implementation of `Tensor.__array_function__`.
+    """Return function(*args, **options), recorded on the tape, for a NumPy `function` called with a tensor; raise a TypeError if
+    the gradient would be lost. NumPy calls this function as `Tensor.__array_function__`.
 
     Raises
     ------
@@ -118,7 +118,9 @@ def array_function(function: Callable[..., object], args: tuple[object, ...], op
 
 
 def _arrays(arguments: Iterable[object], need_values: bool = True) -> tuple[object, ...]:
-    """Return nested tuples and lists with an array for each tensor; unless `need_values`, only its shape and dtype must be right."""
+    """Return `arguments` with an array in place of each tensor, also in nested tuples and lists. If `need_values` is False, only
+    shape and dtype of the arrays must be right.
+    """
     return tuple(_array(a, need_values) for a in arguments)
 
 

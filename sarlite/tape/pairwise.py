@@ -23,7 +23,8 @@ from sarlite.types import Array, DType
 
 
 def operands(*values):
-    """Return a list of the values with one float dtype: integer and bool arrays are cast to the float dtype of the others.
+    """Return a list of the values, converted for one operation: integer and bool arrays are cast to the one float dtype among the
+    values. Python numbers stay numbers.
 
     Raises
     ------
@@ -88,7 +89,8 @@ primitive(
 def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Callable[..., Array],
          keep_a: Callable[[Sequence[bool]], bool],
          keep_b: Callable[[Sequence[bool]], bool]) -> Callable[[Operand, Operand], Tensor]:
-    """Register f(a, b) with gradients da(g, a, b), db(g, a, b), where keep_a(wants_grad) is True if they read a; return it as an operation.
+    """Register the primitive `name` that computes f(a, b), and return it as an operation on tensors. The gradients are da(g, a, b)
+    and db(g, a, b); keep_a(wants_grad) (and keep_b) returns True if a wanted gradient reads a (or b).
 
     Parameters
     ----------
@@ -126,7 +128,8 @@ def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Calla
 
 
 def document(operation: Callable[..., Tensor], summary: str, call: str, result: str) -> None:
-    """Set the docstring of `operation`: a summary line, and as example the code `call` with the values that it returns, `result`.
+    """Set the docstring of `operation`: the line `summary`, its parameters, and an example, the code `call` and the values `result`
+    that it returns.
 
     Parameters
     ----------

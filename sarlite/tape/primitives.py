@@ -15,7 +15,8 @@ Gradient = Array | Summand
 
 
 class Primitive(NamedTuple):
-    """An entry of the table of primitives: a pair of functions over arrays, `forward` and its vector-Jacobian product `vjp`.
+    """Entry of the table of primitives: a function `forward` over arrays, and `vjp`, which computes the gradients of its inputs
+    from the gradient of its output (vector-Jacobian product).
 
     Attributes
     ----------
@@ -39,7 +40,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
               vjp: Callable[..., Sequence[Gradient | None]] | None) -> None:
-    """Add the primitive `name`, a function `forward` over arrays and its vector-Jacobian product `vjp`, to the table `PRIMITIVES`.
+    """Add the primitive `name` to the table `PRIMITIVES`: a function `forward` over arrays, and `vjp`, which computes the gradients
+    of its inputs from the gradient of its output (None for no gradients).
 
     Parameters
     ----------
@@ -73,7 +75,7 @@ def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
 
 
 class Changes:
-    """Counter of in-place changes to a tensor's values, which the tensor shares with its views and detached tensors.
+    """Counter of in-place changes to the values of a tensor. Tensors that share the values, such as views, share the counter.
 
     Attributes
     ----------
@@ -98,7 +100,7 @@ class Changes:
 
 
 class Leaf(Protocol):
-    """Interface of a tensor that wants a gradient and was not computed by a recorded operation; `Tensor` documents the members."""
+    """Interface of a tensor that wants a gradient and is not the result of a recorded operation; `Tensor` documents the members."""
 
     grad: Array | None
     time: int
@@ -165,7 +167,9 @@ class Node:
 
     @contextmanager
     def backward_context(self) -> Iterator[None]:
-        """Return the context for a run of the node's vjp: the numerics of the forward pass, and the observers' contexts."""
+        """Return the context for a run of the node's vjp: with the numerics (such as "exact") of the forward pass, and watched by
+        this thread's observers.
+        """
         numerics = nullcontext() if self.numerics is None else self.numerics.backward(self)
         with watched("backward", self.name, self.params), numerics:
             yield
@@ -189,10 +193,9 @@ class Node:
 
 
 def watched(direction: str, name: str, params: dict[str, object] | None) -> AbstractContextManager[object]:
-    """Return the joint context of this thread's observers for a call of primitive `name`; `direction` is "forward" or "backward".
-
-    Each observer returns its context from its method with the name `direction`; `params` are the keyword arguments of
-    the call.
+    """Return a context manager for one call of primitive `name` with keyword arguments `params`, so that this thread's observers,
+    such as profilers, see the call. It enters the context that each observer's method `direction`, "forward" or "backward",
+    returns.
     """
     if not state.observers:
         return nullcontext()

@@ -84,7 +84,9 @@ def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -
 
 
 def _in_table(a: Any, b: Tensor | Array) -> Any:
-    """Return `a`, the left factor of a @ b; a `TableRows` becomes a tensor that the kernel reads without a copy, if `b` allows it."""
+    """Return `a`, the left factor of a @ b. If b is a matrix of equal dtype, a `TableRows` (rows selected from a table) becomes a
+    tensor that the kernel reads in the table, without a copy.
+    """
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
@@ -224,7 +226,9 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
 
 
 def _terms(subscripts: str) -> tuple[tuple[str, ...], str]:
-    """Return (subscripts of each input, subscripts of the output) of einsum's argument; raise a ConfigError if it is unsupported."""
+    """Return (letters of each input, letters of the output) of the argument `subscripts` of einsum; raise a ConfigError for forms
+    that are not supported, such as "...".
+    """
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms = tuple(left.split(","))
     if not arrow:

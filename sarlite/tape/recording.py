@@ -10,8 +10,8 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """Settings of this thread: the recording flag, the flag that `retained` returns, the observers, and the active `Reads`. Only
-    the contexts of this module change the settings.
+    """Settings of this thread, which only the contexts of this module change. `grad` is True while operations are recorded,
+    `retained` while the backward pass may run again; `observers` and `readers` are the active `Observer` and `Reads` objects.
     """
 
     grad = True
@@ -35,7 +35,7 @@ def _set(name: str, value: object) -> Iterator[None]:
 
 
 def now() -> int:
-    """Return an integer larger than all integers that were returned before, a time that orders nodes and tensors."""
+    """Return the next integer of a counter, used as a time: of two nodes or tensors, the newer one has the larger time."""
     return next(_clock)
 
 
@@ -71,12 +71,16 @@ def no_grad() -> AbstractContextManager[None]:
 
 
 def retained() -> bool:
-    """Return True during a backward pass that may run again. A vjp must then leave its residuals unchanged."""
+    """Return True during a backward pass after which the same tape may be passed again. A vjp must then leave the values kept for
+    it (residuals) unchanged.
+    """
     return state.retained
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return the context of a backward pass; until its end `retained` returns `again`: True if the pass may run again."""
+    """Return the context of a backward pass. `again` is True if the same tape may be passed again; until the end of the context
+    `retained` returns it.
+    """
     return _set("retained", again)
 
 
@@ -106,7 +110,8 @@ class Application(NamedTuple):
 
 
 class Observer:
-    """Base class of observers of the primitives that this thread runs. A subclass overrides methods for the events it needs.
+    """Base class of objects that are told of each primitive that this thread runs, such as profilers. A subclass overrides the
+    methods for the events that it needs.
 
     Calls nest if a primitive runs other primitives, as an aggregation with a Python message does.
 
@@ -136,7 +141,7 @@ class Observer:
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
-    """Return a context that calls the methods of `observer` for the primitives that this thread runs.
+    """Return a context; until its end the methods of `observer` are called for each primitive that this thread runs.
 
     If several observers are registered, the contexts that they return are nested, the first observer's outermost.
     """
@@ -147,7 +152,7 @@ def observed(observer: "Observer") -> AbstractContextManager[None]:
 
 
 class Reads:
-    """Flag `seen`, True once code reads, outside the tape as by `numpy()`, a volatile tensor: one computed from remote rows."""
+    """Flag `seen`, False until code reads values of a volatile tensor (computed from remote rows) outside the tape, as `numpy()` does."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -155,7 +160,8 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Return a context that yields a `Reads`, a flag that records if this thread reads values computed from remote rows.
+    """Return a context that yields a `Reads`. Its flag `seen` becomes True when this thread reads values computed from remote rows
+    outside the tape.
 
     The flag `seen` becomes True when values of a volatile tensor are read by `.data`, `numpy()`, `item()`, `bool`,
     `float`, `np.asarray` or DLPack. The tape cannot record computations with such values, so the message counts as

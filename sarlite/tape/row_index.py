@@ -10,7 +10,8 @@ from sarlite.types import Array, ArrayLike
 
 
 def selected_rows(name: str, rows: ArrayLike | slice, n_rows: int) -> Array:
-    """Return the row numbers that a user selects of `n_rows` rows, as `row_numbers` does, but refuse a mask of integers 0 and 1.
+    """Return the row numbers, (k,) int64, that a user's `rows` (bool mask, slice or row numbers) select of `n_rows` rows. Refuse
+    integers 0 and 1 that look like a mask. Errors start with `name`.
 
     Raises
     ------
@@ -26,7 +27,7 @@ def selected_rows(name: str, rows: ArrayLike | slice, n_rows: int) -> Array:
 
 
 def row_numbers(name: str, rows: ArrayLike | slice, n_rows: int) -> Array:
-    """Return the row numbers, (k,) int64, that `rows` (a bool mask, slice or row numbers) selects. Errors start with `name`.
+    """Return the row numbers, (k,) int64, that `rows` (bool mask, slice or row numbers) select of `n_rows` rows. Errors start with `name`.
 
     Parameters
     ----------

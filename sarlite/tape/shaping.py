@@ -121,7 +121,7 @@ def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
 
 
 def of_axes(axis: Axis | list[int], ndim: int) -> tuple[int, ...]:
-    """Return `axis` as a tuple of axis numbers from 0 to ndim - 1; None stands for all axes, and negative numbers count from the end.
+    """Return `axis` as a tuple of axis numbers, 0 .. ndim - 1; None stands for all axes, and negative numbers count from the end.
 
     Raises
     ------
@@ -257,12 +257,16 @@ def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
 
 
 def _peek(index: Operand) -> Array:
-    """Return an index as an array for a check alone, so that `recording.Reads` need not count this as a read of a tensor's values."""
+    """Return `index` as an array for a check alone, so that reading a tensor here does not count as a read of its values
+    (`recording.Reads`).
+    """
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
 def _row_numbers(x: Tensor, index: Operand) -> Operand:
-    """Return the row numbers, from 0 to len(x) - 1, of an index of x's rows: a mask, or integers, negative ones from the end."""
+    """Return the row numbers, 0 .. len(x) - 1, that `index` selects of x: a bool mask, or integers, where negative ones count from
+    the end.
+    """
     array = _peek(index)
     if array.dtype == bool:
         if array.shape != x.shape[:1]:
@@ -327,7 +331,9 @@ def take(x: Tensor | Array, index: Operand) -> Tensor:
 
 
 def _checked(index: Operand, n_rows: int) -> Any:
-    """Return row numbers as int32 or int64, in a Tensor if they were; raise unless they are integers from 0 to n_rows - 1."""
+    """Return the row numbers `index` as int32 or int64, in a Tensor if `index` is one; raise an error unless they are integers in 0
+    .. n_rows - 1.
+    """
     array = _peek(index)
     if array.dtype.kind not in "iu":
         raise ShapeError(f"row numbers must be integers, not {array.dtype}")

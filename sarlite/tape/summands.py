@@ -34,7 +34,7 @@ class Summand(ABC):
 
 
 class ProductGradient(Summand):
-    """The gradient g @ b.T of a matrix product a @ b with respect to a.
+    """The gradient g @ b.T of a matrix product a @ b with respect to a, for the product's gradient g; not multiplied before it is needed.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ class ProductGradient(Summand):
 
 
 class SliceGradient(Summand):
-    """The gradient of x[index] with respect to x, for an index of integers and slices: g at the index, 0 elsewhere.
+    """The gradient of x[index] with respect to x, for an index of integers and slices: an array of x's shape with g, the gradient
+    of x[index], at the index, and 0 elsewhere.
 
     Parameters
     ----------
@@ -81,7 +82,8 @@ class SliceGradient(Summand):
 
 
 class RowGradient(Summand):
-    """The gradient of x[index] with respect to x, for an array of row numbers: g[i] is added to row index[i].
+    """The gradient of x[index] with respect to x, for row numbers `index`: an array of `n_rows` rows, 0 except that each g[i] is
+    added to row index[i].
 
     The backward pass keeps a RowGradient in this form until it reaches a leaf, which may update these rows alone
     (`Tensor.add_rows`).
@@ -111,7 +113,7 @@ class RowGradient(Summand):
         added(total, self.array(), total)
 
     def by_row(self) -> "RowGradient":
-        """Return an equal `RowGradient` whose row numbers are ascending and distinct; the rows of equal numbers are summed."""
+        """Return an equal `RowGradient` whose row numbers ascend without repetition; gradients of equal row numbers are summed."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
         is_first = np.ones(len(order), bool)
@@ -124,13 +126,13 @@ class RowGradient(Summand):
 
 
 def same_layout(a: object, b: object) -> bool:
-    """Return True if `kernels.add` accepts a and b: contiguous arrays of one shape and one float dtype."""
+    """Return True if a and b are contiguous arrays of one shape and one float dtype, which the kernel `kernels.add` requires."""
     return (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype
             and a.dtype in (np.float32, np.float64) and a.flags.c_contiguous and b.flags.c_contiguous)
 
 
 def added(a: Array | float, b: Array | float, out: Array | None = None) -> Array:
-    """Return a + b, written to `out` if it is not None; if both are arrays of one shape, the sum is computed by all threads."""
+    """Return a + b, written to `out` if it is not None. Contiguous arrays of one shape and float dtype are added by all threads."""
     if not same_layout(a, b):
         return np.asarray(np.add(a, b, out=out))
     a = cast(Array, a)

@@ -48,12 +48,12 @@ class TableRows(Tensor):
 
     @property
     def rows(self) -> Rows | None:
-        """Table and row numbers of these rows; None once the rows have been copied."""
+        """Table and numbers of these rows in it, a `kernels.Rows`; None once the rows have been copied."""
         copied = self._copy is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
     def first(self, n: int) -> "TableRows":
-        """Return the first n rows as a `TableRows` of the same table; both share the copy of the rows, if one is made."""
+        """Return the first n rows as a `TableRows` of the same table; a copy that is made of these rows serves both objects."""
         part = TableRows(self._rows.first(n), lambda: self.gathered()[:n])
         part._whole, part._changes = self, self._changes
         return part
@@ -98,7 +98,8 @@ class TableRows(Tensor):
 
 
 def in_table(x: Tensor) -> Tensor:
-    """Return a tensor whose data are x's table and row numbers, if x is a `TableRows` that is not copied yet; else return x.
+    """Return x as a tensor that kernels read in the table through row numbers, if x is a `TableRows` that has not been copied yet;
+    else return x.
 
     Only a primitive whose kernels accept `kernels.Rows` may receive the result. All calls with the same x return the
     same tensor, so that an operation can recognize two equal inputs.

@@ -122,15 +122,12 @@ class Tensor:
         self.changed()
 
     def changed(self) -> None:
-        """Report that the values were changed in place.
-
-        A backward pass through an operation that needs the old values then raises a RuntimeError.
-        """
+        """Report that the values were changed in place, so that a backward pass that needs the old values raises a RuntimeError."""
         self._changes.count += 1
 
     @property
     def version(self) -> int:
-        """Number of in-place changes of the values so far."""
+        """Number of in-place changes of the values so far, by any tensor that shares them."""
         return self._changes.count
 
     def __repr__(self) -> str:
@@ -146,7 +143,8 @@ class Tensor:
         return result
 
     def backward(self, g: "Operand | None" = None, *, retain_graph: bool = False) -> None:
-        """Add the gradients of the loss to the leaves' `grad`, given g, its gradient with respect to this tensor (None for 1).
+        """Add the gradients of the loss to the leaves' `grad`, given g, the loss's gradient with respect to this tensor (None: 1).
+        The tape's stored values are freed, unless `retain_graph` allows a second pass.
 
         Parameters
         ----------
@@ -185,7 +183,9 @@ class Tensor:
                 accumulate(leaf, cell)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add `gradient`, which is 0 except in some rows, to `grad`. A subclass may avoid work for the other rows."""
+        """Add `gradient`, which is 0 except in the rows that it lists, to `grad`. A subclass may override this method to work on
+        the listed rows alone.
+        """
         accumulate(self, [gradient.array()])
 
     def _seed(self, g: "Operand | None") -> Array:
@@ -202,7 +202,9 @@ class Tensor:
 
     @property
     def sink(self) -> Union[Node, "Tensor", None]:
-        """Receiver of this tensor's gradient: its tape node, or the tensor itself if it is a leaf; None without gradient."""
+        """Receiver of this tensor's gradient: the tape node that computed the tensor, or for a leaf the tensor itself; None if no
+        gradient is wanted.
+        """
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node
@@ -292,7 +294,7 @@ class Tensor:
         return operator.index(self.data[()])
 
     def _only(self, conversion: str) -> float:
-        """Return the value of a tensor with one value; else raise a ValueError that names the `conversion`, such as "float"."""
+        """Return the value of a tensor that has exactly one value; else raise a ValueError that names the `conversion`, such as "float"."""
         if self.size != 1:
             raise ValueError(f"{conversion}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
         return self.data.reshape(-1)[0]
@@ -544,5 +546,5 @@ def _in_native_order(array: Array) -> Array:
 
 
 def _is_numeric(other: object) -> bool:
-    """Return True for numbers, tensors and arrays of numbers, which `==` compares elementwise."""
+    """Return True if `other` is a number, a tensor or an array of numbers, which `==` compares elementwise."""
     return isinstance(other, (Tensor, bool, int, float)) or as_array(other).dtype.kind in "biuf"

@@ -24,6 +24,7 @@ CODES = {
 """Codes of numpydoc's validation that must not occur, with the part of the docstring that a code misses."""
 OTHER_CODES = {
     "SA01": "See Also: the pages of the reference list related names side by side",
+    "SS06": "one line for the summary: up to three sentences say what the arguments, defaults and the result are",
     "ES01": "extended summary: one line is enough where the parameters say the rest",
     "PR04": "type of each parameter: parameters that share one entry, such as `src, dst`, may refer to another docstring",
     "PR07": "description of each parameter: a name and a type may say everything, as `comm : Communicator` does",
