@@ -102,13 +102,14 @@ def number(table: Table, column: str) -> str:
     return value if table.reading.null is None else f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END)"
 
 
-def number_checks(table: Table, columns: Sequence[str], missing: bool = False, limit: float = FLOAT32_LIMIT) -> list[CellCheck]:
-    """Return checks that refuse cells that are not finite numbers of absolute value below `limit`; `missing` allows empty cells.
+def number_checks(table: Table, columns: Sequence[str], missing: bool = False, use: str = "feature") -> list[CellCheck]:
+    """Return checks that refuse cells that are not finite numbers; `missing` allows empty cells, `use` is "feature", "weight" or "label".
 
-    A cell without a value is refused unless `missing` is True. A column whose type can hold no numbers raises a DataError at
-    once.
+    Features and weights must fit into float32. A cell without a value is refused unless `missing` is True. A column whose type
+    can hold no numbers raises a DataError at once.
     """
     checks, errors, door = [], list[SarliteError](), table.reading.door
+    limit = math.inf if use == "label" else FLOAT32_LIMIT
     bound = f"CAST('{limit!r}' AS DOUBLE)"
     finite = "a finite number" + (" that fits into float32, at most 3.4e38" if math.isfinite(limit) else "")
     fill = door.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
@@ -125,7 +126,7 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
             continue
         has_value, expression = f"NOT {is_missing(table, column)}", number(table, column)
         checks.append(CellCheck(column, f"{expression} IS NULL AND {has_value}", "VALUE is no number",
-                            partial(_number_remedy, table, column, math.isfinite(limit))))
+                            partial(_number_remedy, table, column, use)))
         checks.append(CellCheck(column, f"NOT abs({expression}) < {bound}", f"VALUE is not {finite}"))
         if not missing:
             checks.append(CellCheck(column, is_missing(table, column), f"no value; {fill}"))
@@ -133,13 +134,13 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
     return checks
 
 
-def _number_remedy(table, column, is_feature, value):
-    """Return advice for a message: how the word `value` in a column of numbers could be read, if `is_feature` also by a transform."""
+def _number_remedy(table, column, use, value):
+    """Return advice for a message: how the word `value` in a column of numbers could be read; a feature also by a transform."""
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
     kind = ("vector", "reads a list") if str(value).startswith("[") else ("onehot", "makes numbers of a category")
-    transform = f"{door.feature(column, kind[0])} {kind[1]}" if is_feature and door.transforms else ""
+    transform = f"{door.feature(column, kind[0])} {kind[1]}" if use == "feature" and door.transforms else ""
     return "; ".join(filter(None, [amount_remedy(table, column, value), words, transform]))
 
 

@@ -1,6 +1,5 @@
 """Edges of one relation from a table in DuckDB: ids become row numbers, edges are added or merged, then sorted by destination."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -75,7 +74,7 @@ class EdgeColumns:
         numbers = [] if self._wanted else self.features
         with collecting(errors):
             if self.weight:
-                self._checks += number_checks(self.table, [self.weight], self._fill is not None, math.inf)
+                self._checks += number_checks(self.table, [self.weight], self._fill is not None, "weight")
                 self.values["weight"] = filled_number(self.table, self.weight, self._fill)
         with collecting(errors):
             if self.source.time:
@@ -391,6 +390,7 @@ class _Stream:
                 values["edge_features"] = matrix(columns, np.float32)
             if self._counters is not None:
                 self._counters.add(keys, values.get("edge_weight", ()))
-            if not all(np.isfinite(values[field]).all() for field in values if field != "edge_ids"):
-                self._check()
+            with np.errstate(over="ignore"):  # a weight may not fit into float32
+                if not all(np.isfinite(values[field].astype(np.float32, copy=False)).all() for field in values if field != "edge_ids"):
+                    self._check()
             yield keys, values

@@ -1,7 +1,6 @@
 """Feature columns that transforms compute from a table's columns."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -120,7 +119,7 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
     value = number(table, column)
     if fill is None:
         return value
-    check_cells(table, number_checks(table, [column], missing=True, limit=math.inf))
+    check_cells(table, number_checks(table, [column], missing=True, use="weight"))
     if fill == "0":
         return f"coalesce({value}, 0)"
     rows = f"(SELECT {value} AS {quote(column)} FROM {table.name})"

@@ -1,6 +1,5 @@
 """Labels from columns of a table: classes from one column, or numbers from several columns."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -98,7 +97,7 @@ def check_labels(table: Table, columns: Sequence[str], task: str | None, classes
 
 def check_numbers(table: Table, columns: Sequence[str]) -> None:
     """Raise a DataError unless the label columns of a multi-label task hold numbers, or lists of numbers that all have the same length."""
-    check_cells(table, number_checks(table, columns, missing=True, limit=math.inf))
+    check_cells(table, number_checks(table, columns, missing=True, use="label"))
     for column in columns:
         if table.types[column] == "vector":
             vectors(table, column)

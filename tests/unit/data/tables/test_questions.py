@@ -10,7 +10,7 @@ import pytest
 from sarlite import Graph, HeteroGraph
 from sarlite.data import from_tables, load
 from sarlite.errors import ConfigError, DataError
-from tests.helpers.data.small_tables import ALL, RELATION, message_of, nodes_of, tables_of
+from tests.helpers.data.small_tables import ALL, RELATION, edges_of, message_of, nodes_of, tables_of
 
 # all faults at once
 
@@ -163,9 +163,15 @@ def test_a_number_that_float32_cannot_hold_is_named(here):
     assert message == "n.csv: row 1, column 'age': '1e300' is not a finite number that fits into float32, at most 3.4e38"
     text = "id,age,x\na,1,1\nb,1e300,1\nc,2,1\n"
     assert "row 1, column 'age': '1e300' is not a finite" in message_of(nodes_of, here, text, ",features=age+x:log")
-    (here / "e.csv").write_text("src,dst,w\na,b,1\nb,c,1e300\n")
-    assert "row 1, column 'w': '1e300' is not a finite" in message_of(load, "edges:e.csv,src=src,dst=dst,edge_features=w", allow_empty=ALL)
-    assert load("edges:e.csv,src=src,dst=dst,weight=w", allow_empty=ALL).edge_weight.tolist() == [1, 1e300]
+
+
+@pytest.mark.parametrize("options", ["edge_features=w", "weight=w", "weight=w,fill=mean", "weight=w,on_unknown=drop", "weight=w,edge_features=w:log"])
+def test_an_edge_value_that_float32_cannot_hold_is_named(here, options):
+    message = message_of(edges_of, here, "src,dst,w\na,b,1\nb,c,1e39\n", f",{options}")
+    assert "row 1, column 'w': '1e39' is not a finite number that fits into float32, at most 3.4e38" in message
+    with pytest.raises(DataError, match="edges: row 1, column 'w': -1e[+]?39 is not a finite number that fits into float32"):
+        Graph.from_pandas({"src": ["a", "b"], "dst": ["b", "c"], "w": [1.0, -1e39]}, weight="w")
+    assert edges_of(here, "src,dst,w\na,b,1\nb,c,3.4e38\n", ",weight=w").edge_weight.tolist() == [1, 3.4e38]
 
 
 ENGINE = ("duckdb", "Invalid Input", "Conversion", "Binder", "Exception", "INT128", "DOUBLE", "VARCHAR", "TIMESTAMP", "BLOB", "STRUCT",
