@@ -21,6 +21,7 @@ from sarlite.comm import Communicator, together
 from sarlite.comm.launch import rank_threads
 from sarlite.command import show
 from sarlite.data.dataset import SPLITS
+from sarlite.data.targets import MISSING, labelled
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.minibatch.temporal import Temporal
@@ -290,8 +291,14 @@ def _with_classes(trained, part):
     if unknown:
         raise CheckpointError(f"checkpoint {trained.config.checkpoint}: --data {trained.run.source.spec} have labels that "
                               f"are not among its classes, {', '.join(trained_names)}: {', '.join(unknown)}")
-    numbers = np.array([*map(trained_names.index, names), -1])  # label -1, no label, stays -1
-    rows = part.rows._replace(labels=numbers[part.rows.labels])
+    numbers, labels = np.array([*map(trained_names.index, names), -1]), part.rows.labels  # label -1, no label, stays -1
+    if part.task == "multilabel":
+        trained_labels = np.zeros((len(labels), len(trained_names)), np.uint8)
+        trained_labels[:, numbers[:-1]] = labels
+        trained_labels[~labelled(labels, part.task)] = MISSING
+    else:
+        trained_labels = numbers[labels]
+    rows = part.rows._replace(labels=trained_labels)
     return part._replace(rows=rows, n_classes=len(trained_names), class_names=trained_names)
 
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +12,8 @@ from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.raw import count_outputs, in_form
 from sarlite.data.tables.checks import DOUBTFUL_WORDS, CellCheck, cell, check_cells, is_missing, number, number_checks, vectors
 from sarlite.data.tables.number_columns import matrix
-from sarlite.data.tables.sources import Table
+from sarlite.data.tables.remedies import lists_remedy
+from sarlite.data.tables.sources import Table, new_name
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, import_optional
@@ -53,7 +56,8 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
     ----------
     table : Table
     columns : sequence of str
-        One column of classes, or columns of numbers for another task.
+        One column of classes, or columns of numbers for another task. For "multilabel" also one column of lists of words, the
+        labels of each row.
     workspace : Workspace
     task : {"classify", "multilabel", "regress"}, optional
         By default "classify".
@@ -74,33 +78,61 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
         n_classes = classes if classes is not None else len(form.values)
         codes = _codes(table, columns[0], form, workspace)
         return Labels(codes, n_classes, None if form.numbered else [str(value) for value in form.values], form.counts)
-    lists = [column for column in columns if table.types[column] == "vector"]
-    check_numbers(table, columns)
     spool, n = workspace.spool("labels"), 0
-    where = f"{table.where}: column {columns[0]!r}"
-    for arrays in table.batches(*(quote(name) if name in lists else number(table, name) for name in columns)):
+    where, form = f"{table.where}: column {columns[0]!r}", None
+    if _are_lists_of_words(table, columns, task):
+        form = _listed_values(table, columns[0], classes, what)
+        expressions = [f"CAST(list_contains({quote(columns[0])}, {literal(label)}) AS DOUBLE)" for label in form.values]
+    else:
+        check_numbers(table, columns, task)
+        expressions = [quote(name) if table.types[name] == "vector" else number(table, name) for name in columns]
+    for arrays in table.batches(*expressions):
         spool.write(in_form(matrix(arrays, np.float64), where, task, n, what))
         n += len(arrays[0])
     if not n:
         spool.write(in_form(np.empty((0, len(columns))), where, task, 0, what))
     labels = spool.array()
-    return Labels(labels, count_outputs(labels, where, classes, task), None, {})
+    names, counts = (None, {}) if form is None else (form.values, form.counts)
+    return Labels(labels, count_outputs(labels, where, classes, task), names, counts)
 
 
 def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, minus_one_missing: bool) -> None:
     """Raise a DataError for the first cell in the label columns that `read_labels`, with these arguments, could not read as a label."""
     if task in (None, "classify"):
         _class_values(table, columns[0], task, classes, "node", minus_one_missing)
+    elif _are_lists_of_words(table, columns, task):
+        _listed_values(table, columns[0], classes, "node")
     else:
-        check_numbers(table, columns)
+        check_numbers(table, columns, task)
 
 
-def check_numbers(table: Table, columns: Sequence[str]) -> None:
-    """Raise a DataError unless the label columns of a multi-label task hold numbers, or lists of numbers that all have the same length."""
-    check_cells(table, number_checks(table, columns, missing=True, use="label"))
+def check_numbers(table: Table, columns: Sequence[str], task: str) -> None:
+    """Raise a DataError unless the label columns hold numbers, or lists of numbers that all have the same length."""
+    checks = number_checks(table, columns, missing=True, use="label")
+    if task == "multilabel" and len(columns) == 1:  # its cells may have several labels
+        checks = [check._replace(remedy=partial(lists_remedy, table, columns[0])) for check in checks]
+    check_cells(table, checks)
     for column in columns:
         if table.types[column] == "vector":
             vectors(table, column)
+
+
+def _are_lists_of_words(table, columns, task):
+    """Return True if the labels of a multi-label task are one column of lists of words."""
+    return (task == "multilabel" and len(columns) == 1 and table.types[columns[0]] == "list"
+            and table.one(f"any_value(typeof({quote(columns[0])}))")[0] == "VARCHAR[]")
+
+
+def _listed_values(table, column, n_classes, row_word):
+    """Return the `_ClassValues` of the words in a column of lists; raise a DataError if there are none, or for a word like "none"."""
+    view, name = new_name("entries"), quote(column)
+    table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, unnest(list_distinct({name})) AS {name} "
+                             f"FROM {table.name}")
+    words = replace(table, name=view, types={column: "word"}, typed=True)
+    values = _class_values(words, column, "classify", n_classes, row_word, False)
+    if not values.values:
+        raise DataError(f"{table.where}: column {column!r}: no {row_word} has a label")
+    return values
 
 
 class _ClassValues(NamedTuple):
@@ -164,9 +196,9 @@ def _refuse_several(table, column, class_names):
             if part is not None:
                 row = table.one(f"min(rowid) FILTER (WHERE {quote(column)} = {literal(name)})")[0]
                 remedy = table.reading.door.remedy(("task", "classify", "says that it is a class"),
-                                                   ("task", "multilabel", "reads several columns of 0 and 1, one for each label"))
+                                                   ("task", "multilabel", "reads lists of labels"))
                 raise DataError(f"{cell(table, row, column)}: {name!r} may be several labels, as {part!r} is in another class, too: "
-                                f"{remedy}")
+                                f"{remedy}: {lists_remedy(table, column)}")
 
 
 def _value_counts(table, column, row_word):

@@ -64,6 +64,16 @@ def amount_remedy(table: Table, column: str, value: object) -> str:
     return replacement(table, column, number, "reads the number without signs and separators")
 
 
+def lists_remedy(table: Table, column: str, value: object = None) -> str:
+    """Return advice for a message about a column with several labels in a cell: an SQL query that makes a list of labels of each cell."""
+    name, marks = quote(column), "|;,["
+    counts = table.one(*(f"count(*) FILTER (WHERE contains(CAST({name} AS VARCHAR), '{mark}'))" for mark in marks))
+    _, mark = max(zip(counts, marks))
+    if mark == "[" and any(counts):
+        return replacement(table, column, f"CAST({name} AS VARCHAR[])", "reads lists of labels")
+    return replacement(table, column, f"string_split_regex({name}, ' *[{mark}] *')", f"reads labels between which there is {mark!r}")
+
+
 def date_remedy(table: Table, column: str, value: object) -> str:
     """Return advice for a message about a cell `value` that is no ISO 8601 date: an SQL query that parses the dates of its column.
 

@@ -150,3 +150,21 @@ def test_statistics_of_another_split_than_the_split_by_time_are_told(tmp_path, m
     write_tables(tmp_path, users)
     (tmp_path / "graph.toml").write_text(TOML.replace('id = "user"', 'id = "user"\ntime = "signup"'))
     assert train(command) == 0 and "time_split" not in capsys.readouterr().err
+
+
+def test_several_labels_are_predicted_by_name_from_data_without_one_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("src,dst\n" + "".join(f"u{node},u{(node + 5) % 12}\n" for node in range(12)))
+    for name, drop in (("old", None), ("new", "blue")):
+        rows = [{"id": f"u{node}", "x": node % 2, "split": ["train", "train", "val", "test"][node % 4],
+                 "y": [word for word in ["blue", "red"][node % 2 : 1 + node % 3] if word != drop]} for node in range(12)]
+        rows[3]["y"] = rows[3]["y"] if drop is None else None
+        rows[3]["split"] = "none"
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = "edges:e.csv,src=src,dst=dst,nodes={}.jsonl,id=id,labels=y,task=multilabel,split=split"
+    flags = ["--model", "sage", "--hidden", "4", "--epochs", "3", "--run-dir", "run", "--threads", "1"]
+    assert train(["--data", spec.format("old"), *flags]) == 0
+    for name in ("old", "new"):
+        assert predict(["--checkpoint", "run", "--data", spec.format(name), "--out", f"{name}.csv"]) == 0
+    lines = (tmp_path / "old.csv").read_text()
+    assert lines.startswith("id,label_blue,label_red,p_blue,p_red\nu0,") and (tmp_path / "new.csv").read_text() == lines

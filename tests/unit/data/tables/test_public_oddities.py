@@ -10,6 +10,7 @@ import pytest
 from sarlite import Graph
 from sarlite.cli.data_command import main
 from sarlite.data import load
+from sarlite.errors import DataError
 from tests.helpers.data.small_tables import ALL, edges_of, message_of, nodes_of, tables_of
 
 QUERY = re.compile(r"query = '''.*?'''+")
@@ -181,13 +182,44 @@ def test_labels_with_leading_zeros_are_words(here):
     assert nodes_of(here, "id,y\na,0\nb,10\nc,0\n", ",labels=y").class_names == ["0", "10"]
 
 
+LISTS = 'id="id"\nlabels="y"\ntask="multilabel"'
+
+
 @pytest.mark.parametrize("cells", [["a|b", "b", "a"], ["x;y", "x;z", "x"], ['"a, b"', '"b, c"', "c"]])
 def test_cells_of_several_labels_are_asked_about(here, cells):
     text = "id,y\n" + "".join(f"{name},{cell}\n" for name, cell in zip("abc", cells))
     message = message_of(nodes_of, here, text, ",labels=y")
     assert "row 0, column 'y': " in message and "may be several labels" in message and "task=classify says" in message
     assert nodes_of(here, text, ",labels=y,task=classify").n_classes == 3
+    for refused in (message, message_of(nodes_of, here, text, ",labels=y,task=multilabel")):
+        data = of_query(here, refused, column="", nodes=LISTS)
+        assert [[data.class_names[at] for at in np.flatnonzero(row)] for row in data.labels] == [
+            re.split(" *[|;,] *", cell.strip('"')) for cell in cells]
     assert nodes_of(here, 'id,y\na,"Paris, Texas"\nb,Rome\nc,Rome\n', ",labels=y").n_classes == 2
+
+
+def test_lists_in_json_of_a_cell_are_read_by_the_query_of_the_message(here):
+    text = 'id,y\na,"[""red"", ""blue sky""]"\nb,[]\nc,"[""red""]"\n'
+    data = of_query(here, message_of(nodes_of, here, text, ",labels=y,task=multilabel"), column="", nodes=LISTS)
+    assert data.class_names == ["blue sky", "red"] and data.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+
+
+def test_a_column_of_lists_of_words_has_several_labels_by_name(here, capsys):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    lists = [["red", "blue", "red"], [], None, [None, "", "red"]]
+    parquet.write_table(arrow.table({"id": [*"abcd"], "y": arrow.array(lists, arrow.list_(arrow.string()))}), here / "n.parquet")
+    spec = "edges:e.csv,src=src,dst=dst,nodes=n.parquet,id=id,labels=y,task=multilabel"
+    data = load(spec, allow_empty=ALL)
+    assert data.class_names == ["blue", "red"] and data.labels.tolist() == [[1, 1], [0, 0], [255, 255], [0, 1]]
+    assert main(["convert", spec, "g", "--allow-empty", "all"]) == 0
+    assert "2 classes: blue 1, red 2\nnode: 1 unlabelled; " in capsys.readouterr().out
+    nodes = {"id": ["a", "b"], "y": [["red", "none"], ["red"]]}
+    options = {"nodes": nodes, "edges": {"src": ["a"], "dst": ["b"]}, "labels": "y", "task": "multilabel"}
+    with pytest.raises(DataError, match="row 0, column 'y': 'none' .1 row. may be a class or no label: \"null\": \"none\""):
+        tables_of(**options)
+    assert tables_of(**options, null="none").class_names == ["red"] and tables_of(**options, null="nan").class_names == ["none", "red"]
+    with pytest.raises(DataError, match="column 'y': no node has a label"):
+        tables_of(**{**options, "nodes": {"id": ["a"], "y": [[""]]}})
 
 
 @pytest.mark.parametrize("labels, words", [([-1, -1, -1], "-1 in all rows"), ([-1, 1, 2], "-1 beside 1 to 2")])

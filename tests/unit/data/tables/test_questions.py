@@ -165,7 +165,8 @@ def test_a_number_that_float32_cannot_hold_is_named(here):
     assert "row 1, column 'age': '1e300' is not a finite" in message_of(nodes_of, here, text, ",features=age+x:log")
 
 
-@pytest.mark.parametrize("options", ["edge_features=w", "weight=w", "weight=w,fill=mean", "weight=w,on_unknown=drop", "weight=w,edge_features=w:log"])
+@pytest.mark.parametrize("options", ["edge_features=w", "weight=w", "weight=w,fill=mean", "weight=w,on_unknown=drop",
+                                     "weight=w,edge_features=w:log"])
 def test_an_edge_value_that_float32_cannot_hold_is_named(here, options):
     message = message_of(edges_of, here, "src,dst,w\na,b,1\nb,c,1e39\n", f",{options}")
     assert "row 1, column 'w': '1e39' is not a finite number that fits into float32, at most 3.4e38" in message
