@@ -61,7 +61,8 @@ REFERENCE = {  # page: title, modules or names
 }  # fmt: skip
 COMMANDS = {"train": "sarlite.cli.train_command", "data": "sarlite.cli.data_command", "predict": "sarlite.predict",
             "explain": "sarlite.explain", "smooth": "sarlite.smooth", "estimate": "sarlite.estimate",
-            "report": "sarlite.report", "info": "sarlite.info", "oracle": "sarlite.oracle.__main__"}  # fmt: skip
+            "report": "sarlite.report", "sweep": "sarlite.sweep", "verify": "sarlite.verify", "info": "sarlite.info",
+            "oracle": "sarlite.oracle.__main__"}  # fmt: skip
 
 
 def main(folder):

@@ -57,13 +57,14 @@ def _main(argv):
 
 
 def _parser():
-    top = Parser(prog="python -m sarlite.data", description=__doc__, epilog=f"SPEC is one of\n{FORMS}")
+    what = "Convert, describe, divide and export data sets. Runs in one process, without MPI."
+    top = Parser(prog="python -m sarlite.data", description=what, epilog=f"SPEC is one of\n{FORMS}")
     commands = top.add_subparsers(required=True, metavar="{convert,info,partition,report,export}")
 
     forms = f"SPEC is one of\n{FORMS}"
     convert = commands.add_parser("convert", help="write SPEC into DIR in the native format", epilog=forms)
     convert.set_defaults(run=_convert)
-    convert.add_argument("spec", metavar="SPEC")
+    convert.add_argument("spec", metavar="SPEC", help="the data set: see below")
     convert.add_argument("directory", metavar="DIR", help="the directory to write")
     for flag, text in (("--undirected", "add the reverse of every edge; keep each edge once"),
                        ("--self-loops", "add the self loops that are missing"),
@@ -82,8 +83,9 @@ def _parser():
 
     info = commands.add_parser("info", help="describe the data set SPEC", epilog=forms)
     info.set_defaults(run=_info)
-    info.add_argument("spec", metavar="SPEC")
-    info.add_argument("--parts", type=int, metavar="N", help="divide into N parts and describe the parts too")
+    info.add_argument("spec", metavar="SPEC", help="the data set: see below")
+    info.add_argument("--parts", type=int, metavar="N",
+                      help="also divide the nodes into N parts, and describe the parts; nothing is written")
     _add_method(info)
     info.add_argument("--json", action="store_true", help="print one JSON object")
     info.add_argument("--verify", action="store_true", help="check the hashes of a native data set's files")
@@ -92,7 +94,7 @@ def _parser():
     divided = commands.add_parser("partition", help="divide the nodes of DIR, and write rows and edges by part, in place "
                                                      "or into DIR2")
     divided.set_defaults(run=_partition)
-    divided.add_argument("directory", metavar="DIR")
+    divided.add_argument("directory", metavar="DIR", help="a directory in the native format")
     divided.add_argument("--parts", type=int, metavar="N", required=True, help="number of parts")
     _add_method(divided)
     rows = "order of a part's rows: none, by id; metis and cluster, nodes that share neighbours together [none]"
@@ -100,12 +102,12 @@ def _parser():
     _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS needs "
                          "more memory")
     _add_progress(divided)
-    divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
+    divided.add_argument("--output", metavar="DIR2", help="write to this directory, and leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
 
     export = commands.add_parser("export", help="write SPEC in another program's format, by original id", epilog=forms)
     export.set_defaults(run=_export)
-    export.add_argument("spec", metavar="SPEC")
+    export.add_argument("spec", metavar="SPEC", help="the data set: see below")
     export.add_argument("output", metavar="OUT", help="a file of format pigo, a folder of format mggcn")
     written = "PIGO's binary CSR of the graph alone, or MG-GCN's four files"
     export.add_argument("--format", choices=pigo.WRITERS, required=True, help=written)
@@ -115,7 +117,7 @@ def _parser():
     report = commands.add_parser("report", help="show the costs of the parts of DIR: cut, halo rows, balance, edges by pair "
                                                 "of parts")
     report.set_defaults(run=_report)
-    report.add_argument("directory", metavar="DIR")
+    report.add_argument("directory", metavar="DIR", help="a directory in the native format")
     report.add_argument("--json", action="store_true", help="print one JSON object")
     _add_memory(report, "edges are read in pieces; less than a byte per node is refused")
     _add_progress(report)

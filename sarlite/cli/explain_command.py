@@ -19,6 +19,7 @@ from sarlite.cli.options import RunOptions
 from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.cli.trained_run import (
+    OF_THE_RUN,
     TAKEN,
     CheckpointOptions,
     Features,
@@ -100,7 +101,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
         A flag is unknown, a value is invalid, a needed flag is missing, or an output file is also an input file.
     """
     options, values = config.parse_further(
-        argv, ExplainOptions, ("checkpoint", "nodes"), TAKEN, prog="python -m sarlite.explain",
+        argv, ExplainOptions, ("checkpoint", "nodes"), TAKEN, OF_THE_RUN, prog="python -m sarlite.explain",
         usage="%(prog)s --checkpoint RUN --nodes FILE --html FILE.html [options]", description=__doc__)
     import_optional("safetensors", "a checkpoint")
     for name, path in options.files.items():

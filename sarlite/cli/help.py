@@ -91,7 +91,7 @@ def table() -> str:
 
 def _is_of_models(option):
     """Return True if the option's default is the default of the model's class."""
-    return option.name in options_of(ModelOptions) and option.default is None
+    return option.name in options_of(ModelOptions) and option.default is None and not option.otherwise
 
 
 def defaults_of_models(option):

@@ -15,7 +15,16 @@ from sarlite.cli.option import option
 from sarlite.cli.options import RunOptions
 from sarlite.cli.run import task_of
 from sarlite.cli.train_command import main_on_ranks
-from sarlite.cli.trained_run import TAKEN, CheckpointOptions, input_rows, load_data, open_run, outputs_in_time, restore_model
+from sarlite.cli.trained_run import (
+    OF_THE_RUN,
+    TAKEN,
+    CheckpointOptions,
+    input_rows,
+    load_data,
+    open_run,
+    outputs_in_time,
+    restore_model,
+)
 from sarlite.comm import together
 from sarlite.command import refuse_input, show
 from sarlite.data import result_table
@@ -95,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
         A flag is unknown, a value is invalid, or a needed flag is missing.
     """
     options, values = config.parse_further(
-        argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
+        argv, PredictOptions, ("checkpoint", "out"), TAKEN, OF_THE_RUN, prog="python -m sarlite.predict",
         usage="%(prog)s --checkpoint RUN --out FILE.csv [options]", description=__doc__)
     import_optional("safetensors", "a checkpoint")
     inputs = {"--checkpoint": options.checkpoint, "--nodes": options.nodes, "--links": options.links}

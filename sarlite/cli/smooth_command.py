@@ -55,7 +55,8 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
                "data": replace(OPTIONS["data"], default=None)}
     files, values = config.parse_further(
         argv, SmoothOptions, ("data", "predictions", "out"), TAKEN, changed, prog="python -m sarlite.smooth",
-        usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]", description=__doc__)
+        usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]",
+        description="Apply Correct and Smooth to saved predictions.")
     return config.resolve({**values, "correct_and_smooth": True}), files
 
 

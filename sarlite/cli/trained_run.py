@@ -44,6 +44,8 @@ TAKEN = ("data", "model", "edge_weights", "edge_features", "mode", "prefetch", "
 """Training options that these commands have too. All other options come from the checkpoint."""
 _FROM_CHECKPOINT = {"data", *options_of(ModelOptions),
                     *(name for name, option in OPTIONS.items() if option.on_resume == "fixed")}
+OF_THE_RUN = {name: replace(OPTIONS[name], default=None, otherwise="as the run") for name in TAKEN if name in _FROM_CHECKPOINT}
+"""Options of `TAKEN`, by name, whose default is the value in the checkpoint."""
 _IN_TIME = ("batch_size", "fanouts", "eval_fanouts", "sampler")
 """Minibatch options that are also taken from the checkpoint if the run has --temporal."""
 Features = Any

@@ -413,3 +413,11 @@ def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
         outputs.append(p)
     np.testing.assert_allclose(outputs[1:], np.stack(outputs[:1] * 2), rtol=1e-4, atol=1e-6)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("module", ["predict", "explain"])
+def test_help_says_which_options_are_taken_from_the_run(module):
+    done = subprocess.run([sys.executable, "-m", f"sarlite.{module}", "--help"], capture_output=True, text=True, check=True)
+    words = " ".join(done.stdout.split())
+    for flag, following in (("--data SPEC", "--model"), ("--model MODEL", "--edge-weights")):
+        assert words.partition(f" {flag} ")[2].partition(f" {following}")[0].endswith("[as the run]")
