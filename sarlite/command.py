@@ -19,7 +19,8 @@ from sarlite.errors import SIGNALS, ConfigError, Interrupted, SarliteError, prin
 
 
 def run_command(action: Callable[[], int | None]) -> int:
-    """Run a command, the function `action`, in one process and return its exit status; print errors to standard error.
+    """Call `action`, the main function of a command, and return the command's exit status. Print errors to standard error: a
+    SarliteError gives status 2, and a signal 128 + its number.
 
     A notebook that calls a command's `main` continues after the command. `sys.exit(main())` ends a process with the same
     status.
@@ -56,7 +57,8 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def start(module: str, argv: Sequence[str] | None = None) -> int:
-    """Import the module of a command, run its `main`, and return the exit status.
+    """Import the command's `module`, call its `main` with the arguments `argv` (None for the process's arguments), and return the
+    exit status.
 
     Importing a command takes a second or more. Ctrl-C in this time, or before `main` handles signals, ends the command
     with one line.
@@ -82,7 +84,8 @@ def start(module: str, argv: Sequence[str] | None = None) -> int:
 
 
 def exit_status(exit: SystemExit) -> int:
-    """Return the exit status that a SystemExit stands for; if it carries a message instead, print the message and return 1.
+    """Return the exit status in a SystemExit: its integer, or 0 for None. If it has a message instead, print the message to
+    standard error and return 1.
 
     Examples
     --------
@@ -96,7 +99,9 @@ def exit_status(exit: SystemExit) -> int:
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Return a context that makes the main thread raise Interrupted at each signal of `SIGNALS`; ignored signals stay ignored."""
+    """Return a context that makes each signal of `SIGNALS`, such as SIGTERM, raise Interrupted in the main thread. A signal that
+    the process ignores stays ignored.
+    """
     def handle(number, frame):
         raise Interrupted(number)
 
@@ -111,7 +116,8 @@ def _signals_raised() -> Iterator[None]:
 
 
 def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise a ConfigError if `path`, the output file of the option `argument`, is also one of `inputs`, {option: input file}.
+    """Raise a ConfigError if `path`, the output file of the option `argument`, is also an input file. `inputs` maps names of
+    options to their input files; None stands for no file.
 
     Parameters
     ----------
@@ -216,7 +222,7 @@ SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "we
 
 
 def suggestion(word: object, choices: Iterable[object]) -> str:
-    """Return "; did you mean ...?" with the one or two choices nearest to a misspelt word; "" if none is near.
+    """Return "; did you mean A or B?" with the one or two of `choices` that are spelt most like `word`; "" if none is similar.
 
     A word of `SYNONYMS` yields the choice of the same meaning.
 
@@ -242,7 +248,7 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.
 
 
 def byte_size(value: object) -> int:
-    """Return the number of bytes of a size in text, for example the value of a flag.
+    """Return the number of bytes of a size such as "2GiB" or "1.5 GB"; a number without a unit counts bytes.
 
     Parameters
     ----------
@@ -299,7 +305,8 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def interval(value: object) -> int | str:
-    """Return an interval between two checkpoints from its text: "5" gives 5 epochs, and "10min" stays a text.
+    """Return the interval between two checkpoints that an option has: a number of epochs as an int, such as 5 from "5", or a time
+    such as "10min" as the text itself.
 
     Parameters
     ----------
@@ -340,7 +347,7 @@ def interval_seconds(value: object) -> float | None:
 
 
 def share_or_file(value: object) -> float | str:
-    """Return the value of an option that takes a share or a file: a number as a float, any other text as a path.
+    """Return the value of an option that takes a share, such as 0.1, or a file: a number as a float, any other text, a path, unchanged.
 
     Raises
     ------
@@ -376,7 +383,8 @@ _FANOUT = re.compile(r"-1|[0-9]{1,9}")
 
 
 def fanouts(value: object) -> list[int]:
-    """Return, from a text such as "10,all", how many in-edges each layer samples per node, first layer first; -1 for all.
+    """Return the numbers of in-edges that each layer samples per node, first layer first, from a text such as "10,all" or a list
+    from a TOML file; "all" becomes -1.
 
     Parameters
     ----------
@@ -402,7 +410,7 @@ def fanouts(value: object) -> list[int]:
 
 
 def words(value: object) -> list[str]:
-    """Split a text at commas into words; return a list of words, from a TOML file, unchanged.
+    """Return the list of words in a text with commas, such as "author,paper". A list, from a TOML file, is returned unchanged.
 
     Raises
     ------
@@ -421,7 +429,7 @@ def words(value: object) -> list[str]:
 
 
 def readable(n_bytes: float, base: int = 1024) -> str:
-    """Return a number of bytes as text with a unit: such as "1.5 KiB" if `base` is 1024, or "1.5 kB" if `base` is 1000.
+    """Return `n_bytes`, a number of bytes, as text with a unit, such as "1.5 KiB" with the `base` 1024, or "1.536 kB" with the `base` 1000.
 
     Parameters
     ----------
@@ -443,7 +451,8 @@ def readable(n_bytes: float, base: int = 1024) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
-    """Return a text table from `lines`, the rows of cells; cells of a column are padded on the right (`side` "<") or the left (">").
+    """Return rows of cells, `lines`, as a text table with aligned columns. `side` is the side of the cells' text: "<" for left or
+    ">" for right.
 
     Parameters
     ----------
@@ -485,7 +494,8 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        r"""Return `namespace` (None for a new one) with the options in `args` (None for `sys.argv[1:]`); prepare standard output.
+        r"""Return an object whose attributes are the options in `args`: `namespace`, or a new one for None. `args` None stands for
+        `sys.argv[1:]`. Standard output and standard error are prepared for printing.
 
         From this call on, standard output escapes characters outside its encoding as \xXX or \uXXXX, as standard error
         does. Both streams drop text that nobody reads (`outlast_readers`).

@@ -124,7 +124,8 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
-    """Return a context that turns exceptions into a `kind` whose one-line message names the file `source` and the `field` that is read.
+    """Return a context that turns any exception into a `kind` with a message of one line, which names the file `source` and the
+    `field` being read. A SarliteError keeps its class.
 
     Parameters
     ----------
@@ -156,7 +157,8 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Return a context for writing `path`: an OSError becomes a `kind` (None: DataError) that names the option `argument` and `path`.
+    """Return a context for writing the file `path`. An OSError in it becomes a `kind`, by default a DataError, whose message names
+    `path` and the option `argument` that has this path.
 
     Parameters
     ----------
@@ -187,7 +189,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message as one line of printable characters; the middle of a message over about 1,100 characters is left out."""
+    """Return `text`, a message, as one line of printable characters. Of a message over about 1,100 characters, the middle is left out."""
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
     clean = printable("".join(" " if c.isspace() else c for c in text))
@@ -199,7 +201,7 @@ def _indented_line(text):
 
 
 def raise_all(errors: Sequence[SarliteError]) -> None:
-    """Raise all of `errors` at once: a single error as it is, several different errors as one DataErrors; nothing if empty.
+    """Raise `errors`: a single error as it is, several errors with different texts as one DataErrors. Return if `errors` is empty.
 
     Parameters
     ----------
@@ -236,7 +238,9 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 def _cause(error: Exception, where: str) -> str:
-    """Return the reason for which reading failed with `error`, as text that follows the file name `where` in the error message."""
+    """Return the reason of `error`, which happened while the file `where` was read. The text follows `where` in the error message,
+    so it does not repeat this name.
+    """
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
         return f"no such file{name}"
@@ -252,7 +256,8 @@ def install(extra: str) -> str:
 
 
 def import_optional(module: str, what: str) -> ModuleType:
-    """Return an imported module of an optional package; without it, raise an error with the pip command that the feature `what` needs.
+    """Return the imported `module` of an optional package. If the package is missing, raise a ConfigError with the pip command to
+    install it, which names `what`, the feature that needs the package.
 
     Parameters
     ----------
@@ -284,8 +289,8 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError about the feature `what` if a user's file, such as pandas.py, was imported in place of the package
-    `package`. The optional packages of EXTRAS are folders, so a single file hides the installed package.
+    """Raise a ConfigError about the feature `what` if a user's file, such as pandas.py, was imported in place of `package`. All
+    optional packages are folders, so an imported single file must be the user's.
     """
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is not None and not hasattr(sys.modules[package], "__path__"):
@@ -293,7 +298,7 @@ def _refuse_hidden(package, what):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return True if an error says, by its class or its text, that memory or address space ran out."""
+    """Return True if `error` means, by its class or its text, that memory or address space ran out."""
     words = r"array is too big|Maximum allowed dimension|map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
     return isinstance(error, MemoryError) or re.search(words, str(error)) is not None
 
@@ -305,7 +310,8 @@ class _Gathers(Protocol):
 
 
 def raise_together(comm: _Gathers, error: BaseException | None) -> None:
-    """Raise an error on every rank if any rank passes an `error`; return on every rank if all pass None. Collective.
+    """Raise an error on every rank if any rank passes an `error`: its own error or, on ranks that pass None, an error with the text
+    of the lowest failing rank's. Return if all ranks pass None. Collective.
 
     Parameters
     ----------
@@ -346,7 +352,8 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
 
 
 def check_int(name: str, value: object, least: int = 0) -> int:
-    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError with `name`, the name of the argument.
+    """Return `value` as an int if it is an integer of at least `least`. Else raise a ConfigError that begins with `name`, the name
+    of the argument.
 
     Parameters
     ----------
@@ -383,7 +390,9 @@ def check_int(name: str, value: object, least: int = 0) -> int:
 
 
 def check_number(name: str, value: object, below: float = math.inf, *, positive: bool = False) -> float:
-    """Return `value` as a float if it is in [0, below), without 0 if `positive`; else raise a ConfigError about the argument `name`."""
+    """Return `value` as a float if it is a number in [0, `below`), or in (0, `below`) if `positive`. Else raise a ConfigError that
+    begins with `name`, the name of the argument.
+    """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0 <= cast(float, value) < below or (positive and value == 0):
         raise ConfigError(f"{name} is {value!r}, but must be in {'(' if positive else '['}0, {below})")
@@ -391,7 +400,9 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return an error as a tuple to send to other ranks: (class to raise, text, name of the cause's built-in class or None, ...)."""
+    """Return an error as a tuple to send to other ranks: (class that they raise, text, name of the built-in class that becomes the
+    cause, or None, then further arguments of the class).
+    """
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
     module = __name__ if isinstance(error, SarliteError) else "builtins"
@@ -406,6 +417,8 @@ def _description(error):
 
 
 def _cause_of(builtin, text):
-    """Return an exception with `text` of the class named `builtin`, such as "OSError"; None if `builtin` is None or the call fails."""
+    """Return an exception with the message `text` of the built-in class named `builtin`, such as "OSError". Return None if
+    `builtin` is None, or if the class needs other arguments.
+    """
     with contextlib.suppress(TypeError):
         return None if builtin is None else getattr(builtins, builtin)(text)

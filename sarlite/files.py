@@ -27,7 +27,8 @@ _PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a
 
 
 def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
-    """Write `pieces`, one after the other, as the whole content of `path`, atomically; with `new`, refuse a `path` that exists.
+    """Write `pieces`, one after the other, as the whole content of `path`, completely or not at all. An existing file is replaced
+    or, if `new` is True, refused with a FileExistsError.
 
     Parameters
     ----------
@@ -63,7 +64,8 @@ def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) 
 
 @contextlib.contextmanager
 def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with (name, file) of a new file that its end renames to `path` (if `new`, to a free one) or, if `trial`, removes.
+    """Return a context that yields (name, file) of a new temporary file beside `path`. At its end the file is renamed to `path`,
+    which must not exist if `new`; if `trial`, it is removed instead.
 
     Parameters
     ----------
@@ -107,14 +109,16 @@ def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Ite
 
 
 def check_writable(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Raise the errors that `atomic_write` would raise: write `pieces` to a temporary file beside `path`, and remove it."""
+    """Raise the OSError that writing `pieces`, or an empty file, to `path` would raise. The trial writes a temporary file beside
+    `path` and removes it.
+    """
     with atomic_file(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Return a descriptor of a file opened as by `os.open(path, flags)`; raise an OSError if `path` is a symbolic link.
+    """Open the file `path` with `flags` of `os.open` and return its descriptor; raise an OSError if `path` is a symbolic link.
 
     The function is an `opener` for Python's `open`.
     """
@@ -123,7 +127,8 @@ def no_follow(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
-    """Return a context with a new folder in `parent` with permissions `mode`, which is removed at the end unless it was renamed.
+    """Return a context that yields the path of a new temporary folder in `parent`, with the permissions `mode`. Its end removes the
+    folder, unless the folder was renamed.
 
     Parameters
     ----------
@@ -158,7 +163,8 @@ def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
 
 
 def remove_left(folder: AnyPath) -> None:
-    """Remove the temporary files and folders that ended processes have left in `folder` with the functions of this module.
+    """Remove from `folder` the temporary files and folders that this module made for processes that have ended, for example because
+    they were killed.
 
     Files that cannot be removed stay, without an error.
 
@@ -187,8 +193,8 @@ def _remove_if_left(path):
 
 
 def _private(folder: str, make: Callable[[str], int]) -> tuple[str, int]:
-    """Return (name, descriptor) of a new temporary file or folder in `folder`, created by `make`, a function name -> descriptor.
-    The open descriptor holds a lock.
+    """Make a temporary file or folder in `folder` with `make`, a function that creates a name and returns its descriptor; return
+    (name, descriptor). The open descriptor holds a lock, which shows that this process uses the file.
     """
     while True:
         label = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
@@ -206,7 +212,9 @@ def _private(folder: str, make: Callable[[str], int]) -> tuple[str, int]:
 
 
 def _lock(handle: int, wait: bool = False) -> bool | None:
-    """Lock an open file. Return True; False if another process has the lock and `wait` is False; None if the system has no locks."""
+    """Lock the open file `handle`, and return True. If another process has the lock, wait if `wait` is True, else return False.
+    Return None if the file system has no locks.
+    """
     if fcntl is None:
         return None
     try:
@@ -217,7 +225,9 @@ def _lock(handle: int, wait: bool = False) -> bool | None:
 
 
 def _is_gone(name):
-    """Return True if the process that created the temporary file `name` ran on this machine and has ended, as the name tells."""
+    """Return True if the process in `name`, the name of a temporary file with its creator's machine, process number and start time,
+    ran on this machine and has ended.
+    """
     machine, pid, start = _PRIVATE.fullmatch(name).groups()
     if machine != _machine():
         return False
@@ -231,7 +241,9 @@ def _is_gone(name):
 
 
 def _machine():
-    """Return 8 hex digits that identify this machine, its boot and its container, within which process numbers are unique."""
+    """Return 8 hex digits of a hash of this machine, its boot and its container. Where they are equal, a process number means the
+    same process.
+    """
     facts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
@@ -239,7 +251,7 @@ def _machine():
 
 
 def _start(pid: int | str) -> int:
-    """Return the start time of the process `pid` in clock ticks since the boot; 0 if it cannot be read."""
+    """Return the start time of the process with number `pid`, in clock ticks since the boot; 0 if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):

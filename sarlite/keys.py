@@ -37,7 +37,8 @@ def word(text: str) -> int:
 
 
 def key(seed: int, purpose: str, node_type: str, step: int, layer: int) -> int:
-    """Return the 64-bit key of the random numbers for `purpose`, such as dropout, for a node type's rows in a training step and a layer.
+    """Return the 64-bit key, a hash of all arguments, of random numbers for `purpose`, such as dropout. The numbers are drawn for
+    the rows of a node type in a training step and a layer.
 
     The key is h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), where h is `splitmix64` and names are hashed by
     `word`.

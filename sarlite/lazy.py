@@ -8,8 +8,8 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Package whose public names are imported at first use; `_homes` is a dict from name to the module that defines it. A module
-    of the package with the same name as a public name does not replace the public name.
+    """Package that imports a public name at its first use from the module that `_homes` names for it. A module of the package that
+    has the same name as a public name does not replace the public name.
     """
 
     _homes: Mapping[str, str]
@@ -31,7 +31,8 @@ class _Package(ModuleType):
 
 
 def names(package: str, homes: Mapping[str, str]) -> None:
-    """Add public names to a package: `homes` maps each name to the module that defines it, imported when the name is first used.
+    """Make the public names of `package` available without importing their modules. `homes` maps each name to its module, which is
+    imported at the first use of the name.
 
     Parameters
     ----------

@@ -94,14 +94,16 @@ class Optimizer:
         return ""
 
     def step(self, factor: float = 1.0) -> None:
-        """Change the parameters in place, with the learning rate lr * factor. Not collective."""
+        """Change the parameters in place by one step, with the learning rate `factor` * lr. Not collective."""
         with np.errstate(over="ignore", invalid="ignore"):  # the next loss shows values that are not finite
             for group, decay, state in zip(self.flat.groups, self.decays, self.states):
                 self._step_group(group, decay, self.lr * factor, state)
         self.flat.changed()
 
     def _step_group(self, group: Group, decay: GroupDecay, lr: float, state: dict[str, Array]) -> None:
-        """Update a group of parameters and its state; if its rows are divided among ranks, only the rows with gradient not 0."""
+        """Update the parameters of `group` and the optimizer's `state` of the group by one step, with weight decay `decay` and
+        learning rate `lr`. If ranks own rows of the parameter, only rows with a gradient other than 0 change.
+        """
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
@@ -114,14 +116,17 @@ class Optimizer:
             state[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the row numbers, ascending, at which a group's gradient is not 0; its rows are divided among the ranks."""
+        """Return the numbers of the rows of `group`, ascending, whose gradient is not all 0. The group is a parameter whose rows
+        are divided among the ranks.
+        """
         rows = group.touched
         grad = group.gradient if rows is None else group.gradient[rows]
         some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)
         return np.flatnonzero(some) if rows is None else rows[some]
 
     def update(self, data: Array, grad: Array, decay: GroupDecay, lr: float, **state: Array) -> None:
-        """Update a group of parameters by one step: change their values `data` and the arrays `state` in place, but not `grad`.
+        """Change `data`, the values of a group of parameters, and the optimizer's arrays `state` in place by one step with the
+        gradient `grad`, weight decay `decay` and learning rate `lr`. A subclass implements this method.
 
         Parameters
         ----------
@@ -145,7 +150,7 @@ class Optimizer:
                 for group, state in zip(self.flat.groups, self.states) for name, array in state.items()}
 
     def rows_of(self) -> dict[str, str]:
-        """Return {name of a state array: name of its parameter} for the parameters whose rows are divided among the ranks."""
+        """Return {name of a state array: name of its parameter}, for the parameters whose rows are divided among the ranks."""
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.state_names}
 
     def state_dict(self) -> dict[str, Array]:
@@ -158,7 +163,9 @@ class Optimizer:
 
 
 def _decay(group: Group, weight_decay: Decay) -> GroupDecay:
-    """Return the weight decay of a group's values: None if all have 0, a float if all have the same, else one number for each value."""
+    """Return the weight decay of the parameters in `group`: None if all have 0, a float if all have the same, else an array with a
+    number for each value. `weight_decay` is a number, or a function of a parameter's name.
+    """
     decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
     values = [check_number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
@@ -170,7 +177,9 @@ def _decay(group: Group, weight_decay: Decay) -> GroupDecay:
 
 
 def _decayed(grad: Array, decay: GroupDecay, data: Array) -> Array:
-    """Return the gradient of loss + decay / 2 * |w|^2 from `grad`, the gradient of the loss, for parameters w = `data`."""
+    """Return the gradient with weight decay, `grad` + `decay` * `data`, of parameters with the values `data` and the gradient
+    `grad` of the loss. `decay` None stands for 0.
+    """
     if decay is None:
         return grad
     total = decay * data
@@ -219,7 +228,9 @@ class SGD(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, velocity: Array | None = None
     ) -> None:
-        """Update the values `data` of a group of parameters and their `velocity` (None without momentum) in place by one step of SGD."""
+        """Change `data`, the values of a group of parameters, in place by one step of SGD with the gradient `grad`, weight decay
+        `decay` (None for 0) and learning rate `lr`. `velocity`, v of the class, is updated in place too; None without momentum.
+        """
         g = _decayed(grad, decay, data)
         if velocity is not None:
             velocity *= self.momentum
@@ -297,14 +308,16 @@ class Adam(Optimizer):
         super().load_state_dict(state)
 
     def step(self, factor: float = 1.0) -> None:
-        """Change the parameters in place, with the learning rate lr * factor. Not collective."""
+        """Change the parameters in place by one step, with the learning rate `factor` * lr. Not collective."""
         self.n_steps += 1
         super().step(factor)
 
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, m: Array, v: Array
     ) -> None:
-        """Update the values `data` of a group and their running means `m` of g and `v` of g^2 in place by one step of Adam."""
+        """Change `data`, the values of a group of parameters, in place by one step of Adam with the gradient `grad`, weight decay
+        `decay` (None for 0) and learning rate `lr`. `m` and `v`, running means of g and of g^2, are updated in place too.
+        """
         n_rows = max(self.values_at_once // max(data[:1].size, 1), 1)
         for part in (slice(start, start + n_rows) for start in range(0, len(data), n_rows)):
             of_part = decay[part] if isinstance(decay, np.ndarray) else decay
@@ -330,7 +343,7 @@ class Adam(Optimizer):
         data -= change
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return {name: array of the state}, without copies, with the number of steps so far as "n_steps"."""
+        """Return {name: array of the optimizer's state, "m" and "v"}, without copies; "n_steps" is the number of steps so far."""
         return {**super().state_arrays(), "n_steps": self.n_steps}
 
 
@@ -355,7 +368,7 @@ def constant() -> Factor:
 
 
 def cosine(epochs: int) -> Factor:
-    """Return the schedule that falls from 1 at epoch 0 to 0 at epoch `epochs`, as half a period of a cosine.
+    """Return the schedule that falls from 1 at epoch 0 to 0 at epoch `epochs` along half a period of a cosine.
 
     Parameters
     ----------
@@ -403,7 +416,8 @@ def steps(every: int, factor: float) -> Factor:
 
 
 def warmup(epochs: int, then: Factor) -> Factor:
-    """Return the schedule that rises linearly for `epochs` epochs, from 1 / epochs to 1, and then follows `then`.
+    """Return the schedule that rises linearly for `epochs` epochs, from 1 / `epochs` to 1. Then it continues with the schedule
+    `then`, from epoch 0 of that schedule on.
 
     Parameters
     ----------
@@ -486,7 +500,9 @@ class Plateau:
         return self.factor**self.falls
 
     def evaluated(self, epoch: int, best_epoch: int) -> None:
-        """Reduce the learning rate if `epoch` is at least `patience` epochs after `best_epoch` and after the last reduction."""
+        """Reduce the learning rate if the validation metric has not improved for `patience` epochs: `epoch` is at least `patience`
+        epochs after `best_epoch`, and after the last reduction.
+        """
         if epoch - max(best_epoch, self.last) >= self.patience:
             self.falls, self.last = self.falls + 1, epoch
 
@@ -509,7 +525,8 @@ def plateau_of(schedule: Factor) -> Plateau | None:
 
 
 def schedule(spec: str, epochs: int) -> Factor:
-    """Return the learning-rate schedule that a text such as "cosine" names, for `epochs` epochs: a function epoch -> factor.
+    """Return the learning-rate schedule that the text `spec` names, such as "cosine" or "warmup:10:cosine", for a training of
+    `epochs` epochs. A schedule is a function from an epoch to a factor of the learning rate.
 
     Parameters
     ----------

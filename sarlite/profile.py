@@ -1,4 +1,4 @@
-"""Profile: counters of communicated bytes and of peers' rows in memory, and the timeline of a rank; measures of memory."""
+"""Communicated bytes, peers' rows in memory and a timeline, recorded for each rank; and measures of a process's memory."""
 
 import ctypes
 import os
@@ -61,7 +61,8 @@ class Profile:
         self.peak_remote_buffers = self.live_remote_buffers
 
     def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
-        """Add `sent` bytes, shared by the peers `to`, and `received` bytes to the phase of the context `Profile.phase`, else `phase`.
+        """Add `sent` and `received` bytes to the counters of the phase `phase` or, within a context of `Profile.phase`, of that
+        context's phase. The peers `to` get equal shares of the sent bytes.
 
         Parameters
         ----------
@@ -100,7 +101,8 @@ class Profile:
         return getattr(self._thread_phase, "_phase", None) or self._phase
 
     def span(self, name: str, track: str = "compute", **args: object) -> "Span":
-        """Start an interval `name` in the row `track` of the timeline, shown with `args`; return a context that ends the interval.
+        """Start an interval called `name` in the row `track` of the timeline, and return a context that ends the interval. `args`
+        are values that the timeline shows with the interval.
 
         Parameters
         ----------
@@ -112,7 +114,9 @@ class Profile:
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
     def hold(self, buffer: object, n: int | Fraction = 1) -> None:
-        """Count `buffer`, an array, as the rows of `n` peers until the array and all its views are freed."""
+        """Count the array `buffer` as the rows of `n` peers in memory, until the array and all its views are freed. `n` is a
+        fraction if the array has a part of a peer's rows.
+        """
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
 
@@ -171,7 +175,7 @@ _NO_SPAN = Span(None)
 
 
 class Collectives(Protocol):
-    """Protocol of the collective operations of a communicator whose bytes `Counted` counts."""
+    """Protocol of the communicator that `Counted` wraps: the collective operations whose bytes it counts."""
 
     rank: int
     size: int
@@ -209,7 +213,7 @@ class Counted:
         return getattr(self._comm, name)
 
     def channel(self, name: str) -> "Counted":
-        """Return the channel `name` of the communicator, whose bytes are counted too."""
+        """Return the communicator's independent channel `name`, as a Counted too, so that its bytes are counted."""
         return Counted(self._comm.channel(name), self._profile, "sample" if name.startswith("sample") else self._track)
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
@@ -256,7 +260,9 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator inside a Counted, for code that counts its bytes itself; return any other communicator unchanged."""
+    """Return the communicator inside `comm` if `comm` is a Counted, else `comm` itself. Code that counts its bytes itself must not
+    count them twice.
+    """
     return comm._comm if isinstance(comm, Counted) else comm
 
 
@@ -269,7 +275,9 @@ def trim() -> None:
 
 
 def _status(field: str) -> int:
-    """Return a field of /proc/self/status, such as "VmRSS", in bytes; without that file, the largest resident memory so far."""
+    """Return the number in a line of /proc/self/status, such as "VmRSS", in bytes. Systems without this file give the largest
+    resident memory so far.
+    """
     try:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
@@ -315,7 +323,9 @@ def _machine_room():
 
 
 def _container_room():
-    """Return the bytes left below the memory limit of the control group (cgroup); cached files do not count; inf without limit."""
+    """Return the number of bytes that this process's control group (cgroup) may still use; memory of cached files counts as free.
+    inf if the group has no limit.
+    """
     version_2 = "memory.max", "memory.current", "inactive_file"
     version_1 = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
     for limit, used, cache in (version_2, version_1):
@@ -328,13 +338,13 @@ def _container_room():
 
 
 def _group_file(name):
-    """Return the text of a file under /sys/fs/cgroup."""
+    """Return the text of the file `name` of the control groups, under /sys/fs/cgroup."""
     with open(f"/sys/fs/cgroup/{name}") as file:
         return file.read()
 
 
 def _address_room():
-    """Return the bytes left below the limit of this process's address space (ulimit -v); inf without limit."""
+    """Return how many bytes this process's address space may still grow (ulimit -v); inf without a limit."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -345,7 +355,9 @@ def _address_room():
 
 
 class Memory:
-    """Meter of this process's resident memory: the growth since the construction of the meter, now and at its peak, in bytes."""
+    """Meter of the growth of this process's resident memory since the meter was made, in bytes: the growth now and the largest
+    growth so far.
+    """
 
     def __init__(self) -> None:
         trim()
@@ -357,10 +369,10 @@ class Memory:
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return the growth of resident memory, in bytes, since the meter was made; freed memory goes back to the system first."""
+        """Return the growth of resident memory since the meter was made, in bytes, after freed memory has gone back to the system."""
         trim()
         return max(0, resident() - self.base)
 
     def peak(self) -> int:
-        """Return the growth of resident memory, in bytes, from the construction of the meter to the peak."""
+        """Return the largest growth of resident memory since the meter was made, in bytes."""
         return max(0, _status("VmHWM") - self.base)

@@ -49,7 +49,8 @@ class MakesBars(Protocol):
 
 
 def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
-    """Return tqdm's class of progress bars if `kind`, such as "auto", asks for a bar on `stream`, else None.
+    """Return tqdm's class of progress bars if `kind`, an option's value such as "auto", asks for a bar on the file `stream`; else
+    None, which stands for lines or silence.
 
     Parameters
     ----------
@@ -75,7 +76,8 @@ def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
 
 
 class Step:
-    """One step of a long operation, such as writing a file: its text, the total amount of work and the completed amount.
+    """Progress of one step of a long operation, such as writing a file: words for the step, the total amount of work and the
+    completed amount.
 
     Attributes
     ----------
@@ -90,11 +92,11 @@ class Step:
         self._doing = ""
 
     def add(self, n: int) -> None:
-        """Add `n` to the completed amount of work."""
+        """Add `n` to the completed amount of work, in the unit of `total`."""
         self.done += n
 
     def tell(self, doing: str) -> None:
-        """Set the words for the current part of the step, which `line` appends to the step's text."""
+        """Set `doing`, words for the current part of the step, which `line` appends to the step's text."""
         self._doing = f", {doing}"
 
     def line(self) -> str:
@@ -147,7 +149,8 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:
-        """Return a context with a `Step` called `text`, which a thread reports: its share of `total` or, if 0, of the file `reads`.
+        """Return a context with a `Step` called `text`, whose progress a thread prints until the context ends. The share is the
+        completed part of `total` or, if `total` is 0, the position in the file or folder `reads` that the step reads.
 
         Parameters
         ----------
@@ -212,7 +215,9 @@ def duration(seconds: float) -> str:
 
 
 def _position(path: str) -> tuple[str | None, int, int]:
-    """Return (name, read position, size in bytes) of a file that this process has open, `path` or in this folder; else (None, 0, 0)."""
+    """Return (name, read position, size in bytes) of a file that this process has open: `path`, or any file in `path` if `path` is
+    a folder. (None, 0, 0) if no such file is open.
+    """
     path = os.path.realpath(path)
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):

@@ -28,7 +28,8 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run the file in `spec`, path/to/file.py:Class, the value of the option `argument`; return the class, which must derive from `base`.
+    """Run the user's file and return the class in it that `spec`, a text path/to/file.py:Class, names. The class must derive from
+    `base`; errors name `argument`, the option whose value is `spec`.
 
     Parameters
     ----------
@@ -69,7 +70,8 @@ def load_class(argument: str, spec: str, base: type = object) -> type:
 
 @contextmanager
 def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
-    """Return a context that turns exceptions of the user's file in `spec`, the value of `argument`, into a ConfigError quoting the file.
+    """Return a context that turns an exception of the user's file into a ConfigError that quotes the file's lines. `spec` is a text
+    path/to/file.py:Class, the value of the option `argument`; with any other text nothing changes.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
 
 def _quoted(error: Exception, path: str) -> str | None:
     """Return the traceback of `error` as text, limited to lines of the user's file `path`; None if the file is not at fault. The
-    file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error other than a
+    file is not at fault if it has no line in the traceback, or if it called sarlite and sarlite failed with an error other than a
     SarliteError.
     """
     every = traceback.extract_tb(error.__traceback__)

@@ -55,7 +55,7 @@ class TracedSpan(NamedTuple):
 
 
 def colour(number: int) -> str:
-    """Return the CSS colour of the series `number`: a colour of the page, or a computed hue if the page has too few.
+    """Return the CSS colour of the series with index `number`: one of the page's `COLOURS` colours, or a computed hue beyond them.
 
     Examples
     --------
@@ -66,7 +66,8 @@ def colour(number: int) -> str:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return the numbers to write beside an axis from `low` to `high`: multiples of a round step, at most `most` + 1.
+    """Return the numbers to write beside an axis from `low` to `high`: all multiples of a round step in this range, at most `most`
+    + 1 numbers.
 
     Examples
     --------
@@ -257,7 +258,7 @@ class Matrix(Chart):
 
 
 class Timeline(Chart):
-    """Timeline of the ranks' threads: one row per thread, with inner spans drawn over outer spans.
+    """Timeline of the ranks' threads: one row per thread, with shorter intervals drawn over the longer intervals around them.
 
     Parameters
     ----------

@@ -21,9 +21,8 @@ RARE = 0.1
 
 
 def check(training: TrainingOptions) -> None:
-    """Raise a ConfigError if the metric, the loss, the threshold or a class weight is invalid for the task.
-
-    Without a task in the options, the metric and the loss may be those of any task.
+    """Raise a ConfigError if the metric, the loss, the threshold or the class weights in `training` are invalid for its task;
+    without a task, if they are invalid for every task.
     """
     for name, table, find in (("loss", LOSSES, find_loss), ("metric", METRICS, find_metric)):
         word = getattr(training, name)
@@ -35,8 +34,8 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option: str, word: str, known: Mapping[str, Iterable[str]], find: Callable[[str, str], object]) -> None:
-    """Raise a ConfigError unless `find(kind, word)` accepts the value `word` of `option` for a kind in `known`, {kind: known
-    names}. The kinds are kinds of targets, such as "classify". `find` raises for an unknown word.
+    """Raise a ConfigError unless `word`, the value of `option`, is valid for a kind of targets in `known`, a dict such as
+    {"classify": names of metrics}. `find(kind, word)` raises an error for a word that is invalid for the kind.
     """
     errors = []
     for form, kinds in known.items():
@@ -70,7 +69,8 @@ def _pairs(text):
 
 
 def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple[TrainingOptions, list[str]]:
-    """Return (training options with class indices for class names and the default metric, lines for the user). Collective.
+    """Return (`training` with indices in place of class names, and with the default metric for the classes of the data `part`;
+    lines to print about both). Collective.
 
     Parameters
     ----------
@@ -117,7 +117,9 @@ def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple
 
 
 def _of_classes(comm, training, part):
-    """Return (`training` with a metric for rare classes and the index of the positive class, lines of text to print). Collective."""
+    """Return (`training` with the index of the positive class and, if a class of `part` is rare, a metric for rare classes; lines
+    to print about both). Collective.
+    """
     rows = row_numbers("train", part.rows.train, part.graph.n_dst)
     counts = class_counts(comm, np.asarray(part.rows.labels), rows, part.n_classes)
     shares, n = counts / max(counts.sum(), 1), part.n_classes
@@ -141,7 +143,9 @@ def _of_classes(comm, training, part):
 
 
 def _number(class_name: str, names: list[str] | None, n: int, option: str) -> int:
-    """Return the index of a class among `names`, or among the numbers below n if `names` is None; errors begin with `option`."""
+    """Return the index of `class_name` in `names`, the names of the n classes; without names (None), classes are named "0" to "n -
+    1". The error for an unknown class begins with `option`.
+    """
     class_names = names or [str(number) for number in range(n)]
     if class_name not in class_names:
         some = ", ".join(class_names[:10]) + (", ..." if len(class_names) > 10 else "")

@@ -10,7 +10,8 @@ _SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's rows, (name, text), about the decision threshold: its values, then each split's scores at it.
+    """Yield rows, (name, text), of the table printed after training: the values of the decision `threshold`, then the scores of
+    each split at it. None, for the threshold 0.5, yields nothing.
 
     Parameters
     ----------
@@ -31,7 +32,8 @@ def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
 
 
 def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's row, (name, text), with the Brier score and the calibration error of the test split or another.
+    """Yield one row, (name, text), of the table printed after training: Brier score and calibration error of the test split, else
+    of the validation or the training split. None, for a task without classes, yields nothing.
 
     Parameters
     ----------
@@ -48,7 +50,8 @@ def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]
 
 
 def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield warnings if, by its outcome `judged`, the best model predicts a single class, or no threshold meets the rule of --threshold.
+    """Yield warnings about the best model from `judged`, its dict of outcomes (None if nothing was trained): it predicts a single
+    class, or no threshold meets the rule of --threshold. `class_names` None stands for numbers.
 
     Parameters
     ----------

@@ -113,7 +113,7 @@ REFUSED: list[tuple[str, str, str]] = [
 
 
 class Run(NamedTuple):
-    """Facts about a run, filled in stages. A fact that is not known yet is None, and rules about it do not apply.
+    """Facts about a run that decide which options go together. A fact that is not known yet is None, and rules about it do not apply.
 
     Attributes
     ----------
@@ -139,7 +139,8 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: OptionValues, model: Callable[..., object] | None, kind: str) -> "Run":
-        """Return the facts about a run before its data, of a `kind` such as "plain", are read; `model` is the model's class.
+        """Return the facts about a run that are known before its data are read: its options, the class of its `model`, or None, and
+        the `kind` of its data, such as "plain".
 
         Parameters
         ----------
@@ -153,7 +154,9 @@ class Run(NamedTuple):
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Return True if the run has `what`: an option, such as "mfg", a value, such as "remote hec", or a kind of run in `KINDS`."""
+        """Return True if `what` holds for the run: an option that is set, such as "mfg", an option with a value, such as "remote
+        hec", or a fact named in `KINDS`.
+        """
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")
@@ -210,14 +213,15 @@ KINDS: dict[str, Callable[[Run], object]] = {
 
 
 def refuse(run: Run) -> None:
-    """Raise a ConfigError if two facts about a run are refused together, as `REFUSED` lists."""
+    """Raise a ConfigError if both facts of a pair in the table `REFUSED` hold for `run`."""
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the options with None for each that needs an unset option; an error for those that the user set (`sources`).
+    """Return a copy of `options` with None for each option that has no effect because an option that it needs is unset. If the user
+    set such an option, raise a ConfigError; `sources` maps the user's options to names such as "--hec-life".
 
     An option has no effect if the run lacks an option that it needs (`Option.needs`).
 
@@ -246,6 +250,8 @@ def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, 
 
 
 def _words(run: Run) -> dict[str, object]:
-    """Return {placeholder: value} for the error messages of `REFUSED`: the run's options, numbers of fan-outs and task."""
+    """Return {placeholder: value} for the error messages of `REFUSED`: the options of `run`, the lengths of its lists of fan-outs,
+    and its task.
+    """
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

@@ -63,7 +63,8 @@ def parse(argv: Sequence[str] | None = None) -> RunOptions:
 
 def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({}), before: OptionValues | None = None,
             checkpoint: str | None = None) -> RunOptions:
-    """Return a run's options, checked: each from `flags`, else `file`, else `before` (stored in `checkpoint`), else by default.
+    """Return the checked options of a run. The value of an option comes from `flags`, else from the configuration `file`, else from
+    `before`, the options stored in a resumed run's `checkpoint` (None for --resume's), else it is the default.
 
     Parameters
     ----------
@@ -109,8 +110,8 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
 
 
 def _options_before(before: OptionValues, where: str) -> dict[str, Any]:
-    """Return the options in `before`, a checkpoint's, that a resumed run takes over, checked; `where` begins an error message.
-    Options that a checkpoint must not set, such as output paths, are left out.
+    """Return the options that a resumed run takes over from `before`, the options in its checkpoint, after a check. Options such as
+    output paths are left out. Error messages begin with `where`.
     """
     values = {}
     for name, value in before.items():
@@ -124,7 +125,7 @@ def _options_before(before: OptionValues, where: str) -> dict[str, Any]:
 
 
 def naming_flags(action: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command's action so that its errors name flags in place of Python arguments.
+    """Return `action`, the main function of a command, wrapped so that its errors name flags in place of Python arguments.
 
     Examples
     --------
@@ -149,7 +150,7 @@ def naming_flags(action: Callable[P, R]) -> Callable[P, R]:
 
 
 def _with_flags(error: SarliteError) -> str:
-    """Return the text of an error with flags, such as --batch-size, in place of names of Python arguments."""
+    """Return the text of `error` with flags, such as --batch-size, in place of names of Python arguments, such as batch_size."""
     ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
     begin = ranks.end() if ranks else 0
     if error.argument is not None:
@@ -173,7 +174,8 @@ def _is_obsolete(key: str, value: object) -> bool:
 
 def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Sequence[str], taken: Sequence[str],
                   changed: Mapping[str, Option] | None = None, **parser_options: Any) -> tuple[Section, dict[str, Any]]:
-    """Return (`section` with a command's own options, {name: value} of the training options in `taken` that `argv` has).
+    """Return (instance of the dataclass `section` with a command's own options, {name: value} of the training options on the
+    command line `argv`). `taken` names the training options that the command has, and `needed` the required options.
 
     Parameters
     ----------
@@ -216,7 +218,7 @@ def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Se
 
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
-    """Return {option: value} from a TOML file of options.
+    """Return {option: value} from `path`, a configuration file in TOML.
 
     Raises
     ------
@@ -240,6 +242,6 @@ def to_toml(options: RunOptions) -> str:
 
 
 def _toml(value):
-    """Return a value in TOML syntax: JSON without escapes of characters, because TOML lacks JSON's surrogate pairs."""
+    """Return the value of an option in TOML syntax: JSON without escape sequences, as TOML lacks JSON's surrogate pairs."""
     value = os.fsencode(value).decode(errors="surrogateescape") if isinstance(value, str) else value
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -174,7 +174,9 @@ def _convert(options):
 
 
 def _schema_of_run(run, spec):
-    """Return the schema with feature transforms of the training data of `run`, a checkpoint's path, for the data set `spec`."""
+    """Return the schema (columns and fitted feature transforms) of the data that the run with checkpoint `run` was trained on. The
+    data set `spec` is to be made with the same transforms.
+    """
     from sarlite.train.checkpoint import load_metadata
 
     if not has_transforms(spec):
@@ -259,14 +261,18 @@ def _memory(options):
 
 
 def _reading(directory: AnyPath | None, but: AnyPath | None = None) -> AbstractContextManager[object]:
-    """Return a context that locks the data set in `directory` against replacement; no lock for None or for the folder `but`."""
+    """Return a context that keeps other processes from replacing the data set in the folder `directory`. Nothing is locked if
+    `directory` is None, or is the folder `but`, which the caller locks itself.
+    """
     if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
         return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
 
 
 def _near_shares(dataset, order):
-    """Return a line with the share of edges whose ends are near, less than a cluster of rows apart, in node order `order` and by id."""
+    """Return a line of text with the share of edges whose two nodes are near, less than `cluster_size` places apart: in the node
+    order `order`, and in the order of ids.
+    """
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
@@ -279,7 +285,9 @@ def _stored_division(dataset):
 
 
 def _show_parts(dataset, costs, method, balance, more=()):
-    """Print the costs of a division by `method` and `balance` and the lines `more`; warn about empty and uneven parts."""
+    """Print `costs`, the measures of a data set divided by the method `method` and balanced by `balance`, and then the lines
+    `more`. Warn if parts are empty or uneven.
+    """
     n_bytes = () if dataset.relational else part_bytes(dataset, costs)
     show("\n".join((*report_lines(costs, *n_bytes), *more)))
     n_empty = list(costs["nodes"]).count(0)

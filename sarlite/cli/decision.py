@@ -25,7 +25,7 @@ class Decision(NamedTuple):
     thresholds: Array
 
     def of(self, output: Array, several: bool) -> Array:
-        """Return the predicted class of each row of logits or, if `several`, 0 or 1 for each label.
+        """Return the predicted class of each row of `output`, logits of two classes or, if `several`, 0 or 1 for each label of each row.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 class HasThreshold(Protocol):
-    """Protocol of a command's options that have a checkpoint and a decision threshold, such as `CheckpointOptions`."""
+    """Protocol of the options of a command that predicts from a checkpoint with a decision threshold."""
 
     @property
     def checkpoint(self) -> str:
@@ -58,7 +58,8 @@ class HasThreshold(Protocol):
 
 
 def decision_of(config: HasThreshold, options: RunOptions, meta: JsonObject, form: str) -> Decision | None:
-    """Return the decision rule of `config` or of the run (`options`, `meta`) for targets of `form`; None for argmax or p >= 0.5.
+    """Return the decision rule for targets of `form`, such as "classify": from the command's options `config`, else from the run
+    with `options` and checkpoint metadata `meta`. None if neither sets a threshold, so that the default rule applies.
 
     Parameters
     ----------

@@ -17,7 +17,8 @@ from sarlite.types import JsonObject
 
 
 def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, limit: MemoryLimit) -> JsonObject:
-    """Measure time, sent bytes and memory of two training steps and an evaluation; return and print the measurements. Collective.
+    """Measure the time, sent bytes and memory of two training steps and one evaluation of `trainer`; print and return the
+    measurements. The memory `limit` is checked after the first step. Collective.
 
     The first step also allocates memory and fetches rows that are fetched once. The second step is like all later
     steps.
@@ -78,7 +79,9 @@ def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, li
 
 
 def _sums(comm: Communicator, counter: Counter[str]) -> dict[str, int]:
-    """Return {phase: bytes of all ranks}, summed from each rank's counter of bytes by phase, without phases of 0. Collective."""
+    """Return {phase: bytes of all ranks}, summed over the ranks' `counter`, a count of bytes by phase; phases with 0 bytes are left
+    out. Collective.
+    """
     total = sum(comm.allgather(Counter(counter)), Counter())
     return {phase: n_bytes for phase, n_bytes in sorted(total.items()) if n_bytes}
 
