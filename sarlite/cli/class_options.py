@@ -143,8 +143,8 @@ def _of_classes(comm, training, part):
 
 
 def _number(class_name: str, names: list[str] | None, n: int, option: str) -> int:
-    """Return the index of `class_name` in `names`, the names of the n classes; without names (None), classes are named "0" to "n -
-    1". The error for an unknown class begins with `option`.
+    """Return the index of `class_name` in `names`, the names of the n classes; without names (None), classes are named "0", "1" and
+    so on. The error for an unknown class begins with `option`.
     """
     class_names = names or [str(number) for number in range(n)]
     if class_name not in class_names:

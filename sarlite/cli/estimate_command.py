@@ -109,7 +109,8 @@ def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
 
 
 def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], list[str]]:
-    """Return (estimates of memory, received bytes and time by number of ranks and mode, lines that compare them with --memory).
+    """Return (estimates of memory, received bytes and seconds for each number of ranks and mode, lines that compare the estimates
+    with --memory). `sizes` has the command's own options, and `options` has the options of the estimated run.
 
     Parameters
     ----------
@@ -165,7 +166,9 @@ def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], li
 
 
 def _sizes(sizes, run):
-    """Return the numbers of nodes, edges, features and classes: from the flags `sizes` or, without --nodes, from the run's data."""
+    """Return (number of nodes, of edges, of features, of classes) of the graph: from the flags in `sizes` or, without --nodes, from
+    the data set of `run`.
+    """
     if sizes.nodes is None:
         dataset = load(run.source.spec, task=run.source.task)
         return dataset.n_nodes, dataset.n_edges, dataset.n_features, dataset.n_classes
@@ -178,7 +181,9 @@ def _sizes(sizes, run):
 
 
 def _row(shape: Shape, rates: dict[str, float], sizes: EstimateOptions) -> Row:
-    """Return the estimate of memory, bytes and time of a run of `shape`, at speeds `rates` unless flags in `sizes` give other speeds."""
+    """Return the estimated memory, bytes and seconds of a run of `shape`, its numbers of rows, edges and ranks. `rates` are
+    measured speeds by name; flags in `sizes` replace them.
+    """
     phases, work = step_bytes(shape), step_work(shape)
     speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
     rates = rates | {name: 1e9 * value for name, value in speeds.items() if value}
@@ -197,7 +202,8 @@ def _threads(size: int) -> int:
 
 
 def _rates(n_threads):
-    """Return this machine's measured speeds with `n_threads` threads, by name: operations, aggregated and copied bytes per second.
+    """Return speeds of this machine, measured with `n_threads` threads: operations of matrix products, bytes of aggregated rows and
+    bytes copied in memory, each per second.
 
     Returns
     -------
@@ -225,7 +231,8 @@ def _seconds(function):
 
 
 def _fits(rows: Sequence[Row], memory: int, most_ranks: int, rows_on: Callable[[int], list[Row]]) -> list[str]:
-    """Return lines: if each of `rows` fits into `memory` bytes, and how few ranks fit by the estimates `rows_on(n_ranks)`.
+    """Return lines of text: for each estimate in `rows`, if it fits into `memory` bytes; and the fewest ranks that fit, up to
+    `most_ranks`. `rows_on(n_ranks)` returns the estimates for a number of ranks.
 
     Parameters
     ----------
@@ -273,12 +280,12 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return estimates, one for each number of ranks and mode, as a text table with bytes in kB, MB or GB."""
+    """Return `rows`, estimates for each number of ranks and mode, as a text table with bytes in kB, MB or GB."""
     return aligned([list(COLUMNS), *([show(row[key]) for key, show in COLUMNS.values()] for row in rows)], ">")
 
 
 def plot(rows: Sequence[Row], path: str) -> None:
-    """Draw received bytes and memory of the estimates `rows` by number of ranks, with a line for each mode, to the file `path`."""
+    """Draw the estimates `rows` into the image file `path`: received bytes and memory by number of ranks, with a line for each mode."""
     import matplotlib
 
     matplotlib.use("Agg")

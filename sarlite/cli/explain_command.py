@@ -88,12 +88,13 @@ class ExplainOptions(CheckpointOptions):
 
     @property
     def files(self) -> dict[str, str]:
-        """Paths of the output files that were requested, keyed by option: "out" for the table and "html" for the page."""
+        """Paths of the requested output files by option: "out" for the table and "html" for the page."""
         return {name: path for name, path in (("out", self.out), ("html", self.html)) if path is not None}
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
-    """Return (training options on the command line, options of the explaining command).
+    """Return (training options, the command's own options), both from the command line `argv`; None stands for the arguments of the
+    process.
 
     Raises
     ------
@@ -114,7 +115,8 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
 @naming_flags
 def explain(comm: Communicator, training_options: RunOptions, config: ExplainOptions,
             tick: Callable[[], object] = lambda: None, interrupts: object = None, at_once: int = 1 << 20) -> None:
-    """Explain a checkpoint's predictions for the nodes in `config`, as a table and a page; `tick()` is called at progress. Collective.
+    """Explain a trained model's predictions for the nodes in `config`, and write a table and a page. `tick()` is called whenever
+    this rank makes progress. Collective.
 
     The attributions of a node are computed on its neighbourhood: the nodes and edges whose messages reach the node. One
     rank gathers the neighbourhood from all ranks, so N ranks explain N nodes at the same time.
@@ -161,15 +163,17 @@ def explain(comm: Communicator, training_options: RunOptions, config: ExplainOpt
 
 
 def _full_precision(trained: TrainedRun) -> TrainedRun:
-    """Return the trained run with float32 rows in messages (`row_dtype`) in place of bfloat16 or int8. Gradients ignore the
-    rounding of narrow rows, so integrated gradients would not add up to the change of the score.
+    """Return `trained` with float32 rows in messages between ranks (`row_dtype`) in place of bfloat16 or int8. Gradients ignore the
+    rounding of such rows, so integrated gradients would not add up to the change of the score.
     """
     options = replace(trained.options, schedule=replace(trained.options.schedule, rows="float32"))
     return trained._replace(options=options, run=settings(options))
 
 
 def _check_task(config: ExplainOptions, options: RunOptions) -> None:
-    """Raise a ConfigError if the trained run, which has `options`, predicts links or labels of edges, or has --edge-recency."""
+    """Raise a ConfigError if the trained run with these `options` cannot be explained: it predicts links or labels of edges, or has
+    --edge-recency.
+    """
     task = options.training.task
     if task == "link" or options.links.edge_labels is not None:
         predicted = "links" if task == "link" else "labels of edges"
@@ -180,14 +184,14 @@ def _check_task(config: ExplainOptions, options: RunOptions) -> None:
 
 
 def _check_files(config: ExplainOptions) -> None:
-    """Raise a ConfigError if an output file cannot be written."""
+    """Raise a ConfigError if an output file in `config` cannot be written."""
     for name, path in config.files.items():
         with writing(path, name, ConfigError):
             check_writable(path)
 
 
 def _check_data(trained: TrainedRun, part: Shard) -> None:
-    """Raise a ConfigError if the data are a set of graphs, or --label is not one of the outputs."""
+    """Raise a ConfigError if the data `part` are a set of graphs, or if --label is not the name of an output of the model."""
     config = trained.config
     if isinstance(part.graph, GraphSet):
         raise ConfigError(f"checkpoint {config.checkpoint}: the run predicts labels of graphs, but explain is for predictions "
@@ -199,7 +203,9 @@ def _check_data(trained: TrainedRun, part: Shard) -> None:
 
 
 def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: PredictionRequest) -> list[Explanation]:
-    """Return the explanations of all requested nodes in the order of the file on rank 0; [] on others. Collective."""
+    """Return the explanations of the nodes in `wanted` in the order of the file --nodes on rank 0; [] on other ranks. The trained
+    model is applied to the data `part`. Collective.
+    """
     model = restore_model(comm, trained, part)
     x, reach = input_rows(comm, trained, part, model), Reach()
     with using(named(trained.run.training.numerics, comm)), no_grad():
@@ -235,9 +241,8 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, times with the number of edges per node).
-    Collective. With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has
-    all edges up to the node's time.
+    """Return, for the nodes in `wanted`, (outputs of `model` on the input rows `x` from edges up to each node's time, these times
+    with the number of edges per node). With --temporal latest, only the latest edges of each node count. Collective.
     """
     batches: Any = trained.run.batches
     temporal, fanouts = temporal_of(batches, part), list(batches.eval_fanouts or batches.fanouts)
@@ -257,7 +262,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callab
 
 
 def _times(part: Shard) -> dict[str, NodeRowTable]:
-    """Return {node type: table with a row for the time of each of this rank's nodes}."""
+    """Return {node type: table that has, for each of this rank's nodes in the data `part`, a row with the node's time}."""
     ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
     return {name: NodeRowTable(name, ids[name], times) for name, times in part.times.items()}
 
@@ -267,7 +272,9 @@ def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhoo
 
 
 def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
-    """Return this rank's tables of rows: the input rows `x`, named "X" + node type, and learned rows, named by parameter."""
+    """Return this rank's tables of rows by name: the input rows `x`, named "x " + node type, and the rows that `model` has learned
+    for nodes, named by parameter.
+    """
     relational = isinstance(part.graph, NodeType)
     ids = part.graph.graph.node_ids if relational else {NODE: part.graph.dst_ids}
     tables = {X + name: NodeRowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}
@@ -276,8 +283,8 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (baseline inputs of integrated gradients: each table's mean row; text that names the averaged rows). Collective. For
-    the node type that has labels, the mean is over the training nodes, if there are any. Label inputs have 0.
+    """Return (baseline of integrated gradients: the mean row of each of `tables`, text that says which rows were averaged). For the
+    node type with labels these are the training nodes, if there are any. Label inputs have 0. Collective.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))
@@ -295,7 +302,9 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
 
 
 def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> Array:
-    """Return the rows of all ranks' `output` for the requested nodes, in the order of the file --nodes, on every rank. Collective."""
+    """Return, on every rank, the rows of `output` for the nodes in `wanted`, gathered from all ranks, in the order of the file
+    --nodes. `output` has the rows of this rank's nodes. Collective.
+    """
     rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
     for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):
         rows[places] = rows_of_rank
@@ -303,7 +312,9 @@ def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> A
 
 
 def _write(config: ExplainOptions, explanations: list[Explanation]) -> None:
-    """Write the table and the page, and print each node's score and the sums of its attributions."""
+    """Write the table and the page of `explanations` to the files in `config`, and print each node's score and the sums of its
+    attributions.
+    """
     if config.out is not None:
         result_table.write_pieces(config.out, _NAMES, [_columns(explanations)])
         show(f"{config.out}: {sum(len(explanation.attributions) for explanation in explanations):,} rows")
@@ -325,7 +336,9 @@ def _sum_line(explanation: Explanation, subject: str, total: Total) -> str:
 
 
 def _warn(config: ExplainOptions, explanations: list[Explanation]) -> None:
-    """Print a warning if integrated gradients are inaccurate, and a line if --occlude leaves some edges out."""
+    """Print a warning if the integrated gradients of `explanations` miss the change of a score by more than 2 %, and a line if
+    --occlude leaves some edges out.
+    """
     off = [explanation for explanation in explanations for total in (explanation.features, explanation.edges)
            if abs(explanation.missed(total)) > 0.02 * max(abs(explanation.score - total.without), abs(explanation.score), 1e-6)]
     if off:
@@ -341,7 +354,7 @@ _NAMES = ("node", "label", "kind", "name", "source", "destination", "method", "a
 
 
 def _columns(explanations: list[Explanation]) -> list[list[str] | Array]:
-    """Return the columns of the table of all attributions, named by `_NAMES`, in that order."""
+    """Return the columns of the table with all attributions of `explanations`, in the order of the names in `_NAMES`."""
     rows = [(explanation.node, explanation.label, kind, attribution.name, *([end.id for end in attribution.ends] or ["", ""]),
              method, attribution.value, rank)
             for explanation in explanations for kind in KINDS for method in METHODS

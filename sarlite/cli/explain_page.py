@@ -18,7 +18,8 @@ main > figure:has(circle) { grid-row: span 3; } circle ~ text { paint-order: str
 
 
 def page(explanations: Sequence[Explanation], score: str) -> str:
-    """Return an HTML page about explained nodes' scores, of a kind such as "probability"; the page needs no network or scripts.
+    """Return an HTML page about `explanations` of nodes; it needs no network and no scripts. `score` is the kind of their scores,
+    such as "probability".
 
     Parameters
     ----------
@@ -46,7 +47,9 @@ def _section(explanation: Explanation, score: str) -> str:
 
 
 def _bars(title: str, rows: Sequence[Attribution]) -> str:
-    """Return an HTML figure with a bar for each attribution, to the right if it is positive."""
+    """Return an HTML figure with a bar for each attribution in `rows`: to the right for a positive value, to the left for a
+    negative one.
+    """
     most = max(abs(attribution.value) for attribution in rows) or 1.0
     marks = [f'<line class="grid" x1="{_MIDDLE}" x2="{_MIDDLE}" y1="0" y2="{len(rows) * _ROW}"/>']
     for number, attribution in enumerate(rows):
@@ -73,7 +76,9 @@ def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> st
 
 
 def _drawing(explanation: Explanation, edges: Sequence[Attribution]) -> str:
-    """Return an HTML figure of `edges`: the explained node in the middle, and a ring of nodes for each number of hops from it."""
+    """Return an HTML figure of `edges`, the edges with the largest attributions: the explained node in the middle, and around it
+    rings of the nodes 1, 2, ... hops away.
+    """
     places, most = _places([*chain.from_iterable(edge.ends for edge in edges)]), max(abs(edge.value) for edge in edges) or 1.0
     marks = [_arrow(edge, places[edge.ends[0]], places[edge.ends[1]], abs(edge.value) / most) for edge in edges]
     for end, (x, y) in places.items():
@@ -84,7 +89,9 @@ def _drawing(explanation: Explanation, edges: Sequence[Attribution]) -> str:
 
 
 def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
-    """Return {node: (x, y)} of the drawing: nodes are evenly spaced on the ring of their number of hops from the explained node."""
+    """Return {node: (x, y) in the drawing} of the nodes `ends`. Nodes with the same number of hops to the explained node are evenly
+    spaced on a ring around it.
+    """
     rings: dict[int, list[End]] = {}
     for end in dict.fromkeys(ends):
         rings.setdefault(end.hops, []).append(end)
@@ -100,7 +107,9 @@ def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
 
 
 def _arrow(edge: Attribution, start: tuple[float, float], end: tuple[float, float], share: float) -> str:
-    """Return the SVG of an arrow between two points; `share`, |attribution| / largest |attribution|, sets width and opacity."""
+    """Return the SVG of an arrow for `edge` from the point `start` to the point `end`. Its width and opacity grow with `share`, the
+    edge's |attribution| / the largest |attribution|.
+    """
     (x0, y0), (x1, y1) = start, end
     kind, title = "minus" if edge.value < 0 else "plus", f"<title>{html.escape(f'{_words(edge)}: {edge.value:+.4g}')}</title>"
     style = f'class="{kind}" stroke-width="{0.8 + 3 * share:.2f}" stroke-opacity="{0.35 + 0.65 * share:.2f}"'

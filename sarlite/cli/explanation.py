@@ -33,7 +33,7 @@ The difference is relative to the largest absolute output, or to 1 if that is la
 
 
 class End(NamedTuple):
-    """Node at an end of an edge.
+    """Node at the source or the destination end of an edge.
 
     Attributes
     ----------
@@ -120,16 +120,20 @@ class Explanation(NamedTuple):
     n_occluded: int
 
     def of(self, kind: str, method: str) -> list[Attribution]:
-        """Return the attributions of a kind, such as "edge", and a method, such as "occlusion", by descending absolute value."""
+        """Return the attributions of a `kind`, such as "edge", that a `method`, such as "occlusion", computed, in descending order
+        of absolute value.
+        """
         return [attribution for attribution in self.attributions if (attribution.kind, attribution.method) == (kind, method)]
 
     def missed(self, total: Total) -> float:
-        """Return the error of integrated gradients of features or edges: `total.sum` minus the change of the score."""
+        """Return the error of integrated gradients: their sum in `total`, for features or for edges, minus the change of the score
+        that they should add up to.
+        """
         return total.sum - (self.score - total.without)
 
 
 class Explainer(NamedTuple):
-    """Trained model with this rank's data and a baseline, whose method `explain` explains one prediction.
+    """Trained model with this rank's data and baseline rows, for explaining predictions of nodes one by one.
 
     Attributes
     ----------
@@ -151,7 +155,8 @@ class Explainer(NamedTuple):
     hops: int
 
     def explain(self, output: Array, around: Neighborhood) -> Explanation:
-        """Return the explanation of a node's prediction `output`, computed on the node's neighbourhood `around`.
+        """Return the explanation of the prediction for one node. `output` is the model's output for the node on the whole graph;
+        `around` is the neighbourhood of the node, on which the explanation is computed.
 
         Parameters
         ----------
@@ -184,7 +189,9 @@ class Explainer(NamedTuple):
         return [*map(str, ids.tolist())] if names is None else names.of(ids)
 
     def _scorer(self, around: Neighborhood, score: Callable[[Tensor], Tensor]) -> Scorer:
-        """Return a node's `Scorer`: the model on the neighbourhood `around`; `score` maps its output to the explained number."""
+        """Return a `Scorer`, which runs the model on `around`, the neighbourhood of a node, and returns the node's score. `score`
+        is the function from the model's output to this number.
+        """
         run, features = self.trained.run, self.part.rows.features
         relational = isinstance(self.part.graph, NodeType)
         raw = features if relational else {NODE: features}
@@ -202,7 +209,9 @@ class Explainer(NamedTuple):
         return Scorer(model.eval(), around.graph, Inputs(x, learned), around.row, score)
 
     def _check(self, scorer: Scorer, output: Array, node: str) -> None:
-        """Raise a DataError if the output on the neighbourhood differs from `output`, which was computed on the whole graph."""
+        """Raise a DataError that names `node` if the model's output on the node's neighbourhood, computed by `scorer`, differs from
+        `output`, its output on the whole graph.
+        """
         local = scorer.plain_output()
         if not np.abs(local - output).max() <= _TOLERANCES[output.dtype.itemsize] * max(1.0, np.abs(output).max()):
             at = int(np.argmax(np.abs(local - output)))
@@ -211,7 +220,9 @@ class Explainer(NamedTuple):
                             "values than the rows that reach a node through its layers, as pna depends on the mean degree")
 
     def _features(self, scorer: Scorer, score: float) -> tuple[list[Attribution], Total]:
-        """Return (attributions of the node's `score` to features, `Total` of the integrated gradients of the features)."""
+        """Return (attributions of a node's score to features, `Total` of the integrated gradients of all features). `scorer`
+        computes the score with changed features; `score` is the unchanged score.
+        """
         gradients = integrate_inputs(scorer, self.baseline, self.trained.config.steps)
         by_column = {name: values.sum(0) for name, values in gradients.x.items()}
         total = Total(scorer.value(scorer.inputs.on_path(self.baseline, 0.0)),
@@ -230,8 +241,8 @@ class Explainer(NamedTuple):
         return attributions, total
 
     def _items(self) -> Iterator[tuple[str, str, str, list[int]]]:
-        """Yield the inputs that get an attribution: each feature, and each column of a feature with several columns. An item is
-        (kind, name, node type, indices of the input columns).
+        """Yield (kind, name, node type, list of input columns) for each input that gets an attribution: each feature, with all its
+        columns, and each single column of a feature with several columns.
         """
         labels = label_names(self.trained, self.trained.meta["data"]["classes"])
         for node_type, row in self.baseline.x.items():
@@ -245,8 +256,8 @@ class Explainer(NamedTuple):
                     yield from ((COLUMN, names[at], node_type, [at]) for at in columns)
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
-        """Return (attributions of the node's `score` to edges in `around`, their `Total`, number of edges, number occluded).
-        `around` is the node's neighbourhood. An occluded edge was left out to see how the score changes.
+        """Return (attributions of a node's `score` to the edges in its neighbourhood `around`, their `Total`, number of these
+        edges, number of edges that were left out one by one). `scorer` computes the score without an edge.
         """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}
         if not removable:
@@ -264,7 +275,9 @@ class Explainer(NamedTuple):
         return attributions, Total(without, float(sum(values.sum() for values in gradients.values()))), len(edges), len(tried)
 
     def _ends(self, around: Neighborhood, edges: Sequence[tuple[Relation, int]]) -> dict[tuple[Relation, int], tuple[End, End]]:
-        """Return {(relation, index of an edge): (source, destination)} for `edges` of the neighbourhood `around`."""
+        """Return {edge: (source node, destination node)} for `edges` of the neighbourhood `around`. An edge is (relation, index of
+        the edge in the relation).
+        """
         nodes = {name: [End(name, node, hops) for node, hops in zip(self._names(name, ids), around.distances[name].tolist())]
                  for name, ids in around.node_ids.items()}
         return {(relation, at): (nodes[relation[0]][around.ends[relation][0][at]], nodes[relation[2]][around.ends[relation][1][at]])
@@ -281,12 +294,16 @@ def largest(attributions: Sequence[Attribution], most: int) -> list[Attribution]
 
 
 def label_names(trained: TrainedRun, n_outputs: int) -> list[str]:
-    """Return the names of the model's outputs: class names, or "0", "1", ... without names."""
+    """Return the names of the outputs of the trained model: its class names or, if classes have no names, `n_outputs` numbers as
+    text, from "0" on.
+    """
     return trained.meta.get("class_names") or [*map(str, range(n_outputs))]
 
 
 def explained_label(trained: TrainedRun, output: Array) -> int:
-    """Return the index of the explained output: the output that --label names, or the predicted class."""
+    """Return the index of the explained entry of `output`, a node's row of outputs: the entry that --label names, else the
+    predicted class; 0 for regression.
+    """
     if trained.config.label is not None:
         return label_names(trained, len(output)).index(trained.config.label)
     if trained.form == "regress":
@@ -297,7 +314,8 @@ def explained_label(trained: TrainedRun, output: Array) -> int:
 
 
 def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
-    """Return a function from outputs, (1, n_outputs), to a score of output `label`, a `kind` such as "probability", by `form` of targets.
+    """Return a function from a model's output, shape (1, n_outputs), to the score of its entry `label`. `kind` is the score, such
+    as "probability"; `form`, the kind of targets, tells whether softmax or sigmoid computes it.
 
     Parameters
     ----------
@@ -320,7 +338,8 @@ def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
 
 
 def column_names(part: Shard, node_type: str, width: int, labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (names of the `width` input columns of a node type, name of the feature that each column is made from).
+    """Return (names of the `width` input columns of a node type, for each column the name of the feature that it was made from).
+    Columns after the data's features are label inputs, named by the classes `labels`.
 
     Parameters
     ----------

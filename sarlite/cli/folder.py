@@ -108,16 +108,16 @@ class Folder:
                                   ARGUMENT)
 
     def _own_files(self):
-        """Return the paths of the files that a run writes, and of existing caches and kept checkpoints."""
+        """Return the paths of the files that a run always writes, and of the caches and kept checkpoints that exist in the folder."""
         return [*(self.path / name for name in (*FILES, PREDICTIONS)), *caches.files(self.path),
                 *sorted(self.path.glob(KEPT.format("*")))]
 
     def kept(self, epoch):
-        """Return the path of the checkpoint that `--keep` retains for an epoch."""
+        """Return the path of the checkpoint of `epoch` that --keep retains."""
         return self.path / KEPT.format(f"{epoch:06}")
 
     def check_other(self, argument, path):
-        """Raise a ConfigError if `path`, the value of the option `argument`, is the folder or a file that the run writes.
+        """Raise a ConfigError if `path`, the output that the option `argument` names, is this folder or a file that the run writes into it.
 
         Parameters
         ----------
@@ -141,7 +141,8 @@ class Folder:
         raise ConfigError(f"{ARGUMENT} {self.path}: the folder was removed during the run", ARGUMENT)
 
     def begin(self, options, start):
-        """Write the TOML text `options` to config.toml, and open metrics.jsonl with lines up to epoch `start`. Called on rank 0.
+        """Write `options`, the run's options as TOML, to config.toml, and open metrics.jsonl; lines of epochs after `start`, from
+        which a resumed run continues, are removed. Called on rank 0 after the first epoch.
 
         The call follows the first epoch.
 
@@ -182,7 +183,7 @@ class Folder:
 
 @contextlib.contextmanager
 def _naming(path):
-    """Return a context that turns an OSError into a ConfigError that names the folder `path`."""
+    """Return a context that turns an OSError into a ConfigError that names the run's folder `path`."""
     try:
         yield
     except OSError as error:
@@ -191,7 +192,9 @@ def _naming(path):
 
 
 def _new_folder(first: Path, folder: Folder) -> Path:
-    """Make and return a new folder for the run `folder`: `first` or, if it exists, the first free one of NAME-2, NAME-3, ..."""
+    """Make a new folder for the run's `folder` object and return its path: `first` or, if that exists, the first free one of
+    NAME-2, NAME-3, ....
+    """
     with _naming(first.parent):
         folder._make_parents(first)
         path, number = first, 1
@@ -213,7 +216,9 @@ def _same(one, other):
 
 
 def _lock(path):
-    """Lock the folder `path` for this process, if the file system supports locks; return the folder's open descriptor."""
+    """Lock the folder `path` for this process and return its open descriptor, whose closing frees the lock. Raise a ConfigError if
+    another run has the lock. File systems without locks are left unlocked.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         import fcntl
@@ -228,7 +233,7 @@ def _lock(path):
 
 
 def _passes(check, path):
-    """Return True if `check(path)` returns True; False if it returns False, or if the file cannot be read."""
+    """Return the result of `check(path)`; False if the file `path` cannot be read or parsed."""
     try:
         return check(regular(path))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -255,7 +260,7 @@ _RECOGNIZED = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
 
 
 def _epoch(line):
-    """Return the epoch of a line of metrics.jsonl; None if the line is not valid."""
+    """Return the epoch number in `line`, a line of metrics.jsonl; None if the line is not valid."""
     try:
         epoch = json.loads(line)["epoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -264,7 +269,9 @@ def _epoch(line):
 
 
 def _lines_until(path, epoch):
-    """Return the lines of the metrics.jsonl at `path` for the epochs up to `epoch`, without an incomplete last line."""
+    """Return the lines of the metrics.jsonl at `path` up to and including the line of `epoch`. An invalid line, such as an
+    incomplete last line, ends the list.
+    """
     lines, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         number = _epoch(line)

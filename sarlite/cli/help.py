@@ -19,7 +19,7 @@ TITLES = {
 
 
 def groups() -> dict[str, Mapping[str, Option]]:
-    """Return the training options as {title of a section: {name: option}}."""
+    """Return the options of the training command as {title of a section: {name: option}}."""
     return {TITLES.get(name, name): options_of(section) for name, section in SECTIONS.items()}
 
 
@@ -33,7 +33,8 @@ class _HelpAll(argparse.Action):
 
 
 def training_parser(everything: bool = False) -> Parser:
-    """Return the argument parser of the training command, whose --help lists all options if `everything`, else the common ones.
+    """Return the argument parser of the training command. Its --help shows all options if `everything` is True, else only the
+    common options.
 
     The parser sets no defaults: `config.resolve` fills them in, after the values of the configuration file.
 
@@ -54,7 +55,8 @@ def training_parser(everything: bool = False) -> Parser:
 
 
 def parser(groups: Mapping[str, Mapping[str, Option]], everything: bool = True, **parser_options: Any) -> Parser:
-    """Return a parser with the options of `groups`; unless `everything` is True, its help lists only common options.
+    """Return an argument parser with the options of `groups`, {title: {name: option}}. Its help shows all of them if `everything`
+    is True, else only the common options.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ def parser(groups: Mapping[str, Mapping[str, Option]], everything: bool = True, 
 
 
 def table() -> str:
-    """Return the table of options in docs/training.md, as Markdown."""
+    """Return the table of the training command's options for docs/training.md, as Markdown."""
     lines: list[str] = []
     for title, options in groups().items():
         lines += ["", f"| {title} | default | |", "|---|---|---|"]
@@ -90,12 +92,12 @@ def table() -> str:
 
 
 def _is_of_models(option):
-    """Return True if the option's default is the default of the model's class."""
+    """Return True if each model's class has a default of its own for `option`."""
     return option.name in options_of(ModelOptions) and option.default is None and not option.otherwise
 
 
 def defaults_of_models(option):
-    """Return a text with an option's default in each model that has the option, such as "gcn 16, sage 256"."""
+    """Return the defaults of `option` in all models that have the option, as text such as "gcn 16, sage 256"."""
     parameters = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
            for model, cls in {**MODELS, **RELATIONAL}.items()}
     none = "as dropout" if option.name.endswith("dropout") else "none"

@@ -23,7 +23,8 @@ _COMPILERS = (rb"GNU C\d+ [^\0]+", rb"clang version [^\0]+", rb"GCC: \([^\0]+")
 
 
 def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> JsonObject:
-    """Return a dict for JSON about this installation and this machine; `extras` maps optional features to their packages.
+    """Return facts about this installation and this machine as a dict for JSON. `extras` maps each optional feature to the packages
+    that it needs.
 
     Parameters
     ----------
@@ -86,8 +87,8 @@ def _mpi():
 
 
 def _compiler():
-    """Return the compiler's version string in the compiled extension, or None if the extension has none. With debug information,
-    the string includes the compiler's flags.
+    """Return the version string of the compiler that built the extension, read from the extension's file; None if the file has
+    none. With debug information, the string includes the compiler's flags.
     """
     data = Path(importlib.util.find_spec("sarlite._native").origin).read_bytes()
     matches = (re.search(pattern, data) for pattern in _COMPILERS)

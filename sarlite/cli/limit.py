@@ -1,4 +1,4 @@
-"""Memory limit of a rank. The estimate is checked before training, and the measured peak after the first step."""
+"""Limit of a rank's memory. An estimate is checked before training, and the measured peak after the first step."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,8 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Raise a ConfigError that begins with `what` if `base` + `n_bytes` exceed the memory limit on any rank. Collective.
+        """Raise a ConfigError on every rank if a rank's memory, the limit's `base` + the rank's `n_bytes`, exceeds its limit.
+        `what` begins the message, such as "the first step took". Collective.
 
         Parameters
         ----------
@@ -53,14 +54,17 @@ class MemoryLimit:
                               "more ranks take less each; docs/how-to/memory.md lists other ways")
 
     def check_once(self, comm: Communicator) -> None:
-        """Raise a ConfigError if the peak memory so far exceeds the limit on any rank; only the first call checks. Collective."""
+        """Raise a ConfigError on every rank if the peak memory of a rank exceeds its limit. Calls after the first do nothing, so it
+        can be called after every step. Collective.
+        """
         if not self._checked:
             self._checked = True
             self.check(comm, self._peak(), "the first step took")
 
 
 def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int) -> MemoryLimit:
-    """Return this rank's memory limit: `limit` bytes or its share of the host; `n_sharing` ranks are in this process. Collective.
+    """Return the memory limit of this rank: `limit` bytes or, if None, an equal share of the memory of its machine or container.
+    `n_sharing` ranks are threads of this process. Collective.
 
     Parameters
     ----------
@@ -79,9 +83,8 @@ def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int)
 
 
 def check_estimate(comm: Communicator, limit: MemoryLimit, run: Settings, part: Shard) -> None:
-    """Raise a ConfigError if the estimated memory of a full-batch run exceeds the limit. Collective.
-
-    Minibatch and message-flow runs have no estimate, so nothing is checked here.
+    """Raise a ConfigError if the estimated memory of a full-batch run exceeds the memory limit. Minibatch and message-flow runs
+    have no estimate and are not checked. Collective.
     """
     full_batch = not run.batches and not run.training.mfg
     shape = Shape.of_part(comm, part, run.model, run.graph, bool(run.training.label_inputs)) if full_batch else None

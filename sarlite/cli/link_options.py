@@ -82,7 +82,8 @@ class LinkOptions:
     filtered: bool = fixed_option(True, "no negative of evaluation is a link of any split", **_LINKS)
 
     def linked(self, graph: Graph | NodeType, names: Mapping[str, Names]) -> Linked:
-        """Return the `Linked`: the graph, the relations whose edges are to be predicted, and the nodes' names by type.
+        """Return the graph with the relations whose edges are predicted, as a `Linked`. `graph` is this rank's part of the run's
+        graph, and `names` has the nodes' names by node type.
 
         Parameters
         ----------
@@ -111,7 +112,8 @@ class LinkOptions:
         return links
 
     def predicted(self, graph: HeteroGraph) -> Relation | list[Relation] | None:
-        """Return the predicted relation, a list of several relations, or None for the only relation of the graph.
+        """Return the relation of `graph` that --link-relation names, or a list if it names several; None without the option, for
+        the only relation of the graph.
 
         A name that is not a relation of the graph is returned as (name,), which `linked` refuses.
         """
@@ -123,7 +125,8 @@ class LinkOptions:
         return requested[0] if len(requested) == 1 else requested
 
     def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
-        """Return (`val`, `test`) for `split_links`: shares, pairs read from files, or (`time_split`, 0) if given. Collective.
+        """Return the arguments (`val`, `test`) of `split_links`, which divide the edges of `linked`: (`time_split`, 0) if a time
+        split is passed, else shares, or pairs of nodes read from files. Collective.
 
         Returns
         -------
@@ -155,7 +158,8 @@ class LinkOptions:
         return pairs[split == VAL], pairs[split == TEST]
 
     def for_metric(self, metric: str | None) -> "LinkOptions":
-        """Return a copy with the metric's defaults for all options about negatives and samplers that are not set.
+        """Return a copy of these options with defaults for all unset options about negatives and samplers. The defaults depend on
+        the `metric`; None counts as a metric without ranks.
 
         For a ranking metric, each link has 10 negatives drawn per source, and evaluation ranks all destinations. For
         other metrics, each link has 1 uniform negative.
@@ -170,7 +174,8 @@ class LinkOptions:
                        eval_negative_sampler=to_eval)
 
     def samplers(self, linked: Linked) -> list[str | Array]:
-        """Return [`sampler`, `eval_sampler`] for `split_links`: a sampler's name, or pairs read from a file. Collective.
+        """Return the arguments [`sampler`, `eval_sampler`] of `split_links`, for training and evaluation: names of samplers of
+        negatives, or pairs of nodes of `linked` read from files. Collective.
 
         Returns
         -------
@@ -197,7 +202,8 @@ class LinkOptions:
                                                     read("eval_negative_sampler", self.eval_negative_sampler)])
 
     def of_graph(self, linked: Linked, splits: tuple[Split, Split], samplers: list[str | Array], seed: int) -> Links:
-        """Return the graph's links, divided by `splits` into training, validation and test, with negatives. Collective.
+        """Return the edges of `linked` as links for training, validation and test, with negatives. `splits` and `samplers` are
+        results of the methods of these names, and `seed` draws the splits. Collective.
 
         Parameters
         ----------
@@ -215,13 +221,16 @@ class LinkOptions:
                            eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the labelled pairs `labels`, which `read_labels` returned, as `Links` divided into splits. Collective."""
+        """Return `labels`, the pairs of nodes with labels that `read_labels` has read, as `Links` of the graph in `linked`, divided
+        into splits. Collective.
+        """
         relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Return the labelled pairs in the file --edge-labels, for `task`, and their splits by column, time or `seed`. Collective.
+        """Return the labelled pairs of nodes of `linked` in the file --edge-labels, as labels for `task`. Their splits follow a
+        column of the file, their times (`time_split`), or are drawn with `seed`. Collective.
 
         Parameters
         ----------
@@ -246,7 +255,8 @@ class LinkOptions:
         return labels or empty
 
     def decoded(self, encoder: Encoder, rng: Random, dtype: str, nodes: Graph | NodeType, n_out: int) -> LinkPredictor:
-        """Return a model that scores pairs of nodes, or predicts `n_out` numbers for each: `encoder`, then the decoder.
+        """Return a model of `encoder`, which computes a row for each node, and a decoder, which turns the rows of a pair into a
+        score or, for labels of edges, into `n_out` numbers. `rng` draws the decoder's parameters.
 
         Parameters
         ----------
@@ -268,7 +278,9 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return {relation of `linked`: (n, 2) pairs of nodes} from the file `path` on rank 0; no pairs on others, or if it is a share."""
+    """Return {relation of `linked`: pairs of nodes, shape (n_pairs, 2)} from the file `path`, read on rank 0. There are no pairs on
+    other ranks, and none if `path` is a share instead of a file name.
+    """
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:
         links = read_links(path, linked)

@@ -15,7 +15,8 @@ _REMEDY = ("recommending the destinations with the most links would be as good: 
 
 
 def default_lines(training: TrainingOptions, requested: LinkOptions, used: LinkOptions) -> Iterator[str]:
-    """Yield a line that lists the defaults of a ranking metric in `used` that the options as `requested` do not set, if any.
+    """Yield one line with the defaults that the run takes because its metric is about ranks; none if the user set all of these
+    options. `requested` has the options as the user set them, and `used` the options of the run.
 
     Parameters
     ----------
@@ -42,7 +43,9 @@ Compared = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
 def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's rows, (name, text), that compare the scores of the model and of the popularity baseline."""
+    """Yield rows, (name, text), of the table printed after training, which compare the scores of the model and of the popularity
+    baseline. `compared` None, without such a comparison, yields nothing.
+    """
     if not compared:
         return
     metric, *others = compared
@@ -55,7 +58,9 @@ def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
 
 
 def popularity_warnings(compared: Compared | None) -> Iterator[str]:
-    """Yield a warning if the best model does not beat the popularity baseline in the run's metric."""
+    """Yield a warning if the best model does not beat the popularity baseline in the run's metric, by their scores `compared`. None
+    yields nothing.
+    """
     for metric, scores in list((compared or {}).items())[:1]:
         beaten = [_SPLITS[split] for split, value in scores["model"].items()
                   if value is not None and not value > (scores["popularity"][split] or 0.0)]

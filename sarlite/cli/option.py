@@ -42,7 +42,7 @@ _KINDS: dict[object, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Metadata of a dataclass field that is an option of a command.
+    """Properties of a command's option, stored in the metadata of a dataclass field.
 
     Attributes
     ----------
@@ -100,11 +100,12 @@ class Option:
 
     @property
     def unset(self) -> OptionValue:
-        """Value of the option in `RunOptions.values` if no command line and no file sets the option."""
+        """Value of the option in `RunOptions.values` if it is set on no command line and in no file."""
         return None if not self.recorded or self.needs and self.needs_for is None else self.default
 
     def typed(self, value: object, where: str) -> Any:
-        """Return a value from TOML or from a checkpoint, converted to the option's type; `where` begins an error message.
+        """Return `value`, read from TOML or from a checkpoint, converted to the option's type. Raise a ConfigError that begins with
+        `where` if it has another type or is not one of the choices.
 
         Parameters
         ----------
@@ -135,7 +136,8 @@ class Option:
         return float(value) if self.kind is float and isinstance(value, int | float) else value
 
     def check(self, shown: str, value: object) -> None:
-        """Raise a ConfigError, which begins with `shown`, if the value is out of the option's range or cannot be a file name.
+        """Raise a ConfigError if `value` is out of the option's range, or is a text that cannot be a path. The message begins with
+        `shown`, such as "--lr 0".
 
         Parameters
         ----------
@@ -157,7 +159,8 @@ class Option:
             raise ConfigError(f"{shown} is not {self.inside}")
 
     def add_to(self, group: "argparse.ArgumentParser | argparse._ArgumentGroup", default: str, hidden: bool = False) -> None:
-        """Add the option's flag to a parser or group; its help shows the text `default`, or is `hidden`.
+        """Add the option's flag to `group`, a parser or a group of it. The help text ends with `default`, a text for the default;
+        if `hidden`, the help leaves the option out.
 
         Parameters
         ----------
@@ -189,12 +192,13 @@ class Option:
 
 
 def in_words(value: object) -> str:
-    """Return the text of a value in help texts: "yes" and "no" for booleans, else its `str`."""
+    """Return `value`, the value of an option, as text for the help: "yes" or "no" for a boolean, else its `str`."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def option(default: OptionValue, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field that is an option of a command, with a default, a help text and attributes of `Option`.
+    """Return a dataclass field that is an option of a command. `default` is its default, `help` its help text, and `metadata` has
+    further attributes of `Option`.
 
     Parameters
     ----------
@@ -216,12 +220,12 @@ def option(default: OptionValue, help: str, **metadata: Any) -> Any:
 
 
 def fixed_option(default: OptionValue, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field for an option that a resumed run cannot change, with a help text and attributes of `Option`."""
+    """Return a dataclass field that is an option of a command which a resumed run cannot change. `metadata` has attributes of `Option`."""
     return option(default, help, on_resume="fixed", **metadata)
 
 
 def options_of(section: type[HasFields]) -> Mapping[str, Option]:
-    """Return the options of a dataclass, keyed by name, in the order of the fields."""
+    """Return {name: option} of the options in the dataclass `section`, in the order of its fields."""
     hints = typing.get_type_hints(section)
     return {field.name: dataclasses.replace(field.metadata["option"], name=field.name, default=field.default,
                                             kind=_kind(hints[field.name]))
@@ -229,14 +233,17 @@ def options_of(section: type[HasFields]) -> Mapping[str, Option]:
 
 
 def _kind(hint: Any) -> Any:
-    """Return the class of a type hint, without type arguments; for a union, the class of its first member that is not None."""
+    """Return the class in a type hint: `list` for `list[int]`, and for a union its first class other than None, such as `int` for
+    `int | None`.
+    """
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     return typing.get_origin(hint) or hint
 
 
 def from_values(section: type[Section], values: OptionValues) -> Section:
-    """Return an instance of the dataclass `section` with the options in `values`; an option that is None or missing has its default.
+    """Return an instance of the dataclass `section` with the options in `values`, {name: value}. An option that is missing or None
+    has its default.
 
     Parameters
     ----------
@@ -250,12 +257,14 @@ def from_values(section: type[Section], values: OptionValues) -> Section:
 
 
 def by_name(sections: Sequence[type[HasFields]]) -> dict[str, Option]:
-    """Return the options of several dataclasses, keyed by name."""
+    """Return {name: option} of the options in all dataclasses `sections`."""
     return {name: option for section in sections for name, option in options_of(section).items()}
 
 
 def _check_text(shown: str, value: str) -> None:
-    """Raise a ConfigError that begins with `shown` if a text cannot be a path; any option with text may be a path."""
+    """Raise a ConfigError that begins with `shown` if `value`, the text of an option, cannot be a path, for example because of a
+    NUL character. All texts are checked, because any of them may be a path.
+    """
     if len(value) > 4096:
         raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too many for a path")
     if "\0" in value:
