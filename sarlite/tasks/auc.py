@@ -10,9 +10,8 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return (2 * row pairs whose positive row scores higher, all pairs) per column; `at_once` scores are sorted at a time. Collective.
-
-    A pair is a positive and a negative row, of any ranks. The first number counts a tie as 1, half of an ordered pair.
+    """Return for each column of `scores` the counts (2 * pairs whose positive row scores higher, all pairs). A pair is a positive and a
+    negative row, by the mask `positive`, of any ranks; a tie adds 1 to the first count. Collective.
 
     Parameters
     ----------
@@ -52,7 +51,8 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
 
 
 class PrecisionSteps(NamedTuple):
-    """Numbers of positive and negative rows of all ranks at or above each distinct score; an instance has one rank's range of scores.
+    """Numbers of positive and negative rows of all ranks with at least each distinct score. The scores are divided among the ranks, and an
+    instance has those in this rank's range.
 
     Attributes
     ----------
@@ -80,7 +80,8 @@ class PrecisionSteps(NamedTuple):
 
 
 def precision_steps(comm: Communicator, scores: Array, positive: Array) -> PrecisionSteps:
-    """Count the positive (mask `positive`) and negative rows of all ranks at or above each distinct score: `PrecisionSteps`. Collective.
+    """Count, for each distinct score of all ranks, the positive and the negative rows with at least this score. `positive` is the mask of
+    positive rows. Return this rank's range of scores as `PrecisionSteps`. Collective.
 
     Parameters
     ----------
@@ -110,10 +111,8 @@ def precision_steps(comm: Communicator, scores: Array, positive: Array) -> Preci
 
 
 def average_precision(comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the average precision of the scores of all ranks, given the mask of positive rows; None without positive rows. Collective.
-
-    The average precision is the mean over positive rows of the precision at the row's score. The arguments are those of
-    `precision_steps`.
+    """Return the average precision of all ranks' scores: the mean over positive rows of the precision at the row's score. `positive` is the
+    mask of positive rows. None if no row of any rank is positive. Collective.
 
     Examples
     --------
@@ -128,7 +127,9 @@ def average_precision(comm: Communicator, scores: Array, positive: Array) -> flo
 
 
 def _pairs_of_columns(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int, int]]:
-    """Return (2 * row pairs whose positive row scores higher, all pairs) per column; all columns are sorted together. Collective."""
+    """Return for each column of `scores` the counts (2 * pairs whose positive row scores higher, all pairs), where a pair is a positive and
+    a negative row of any ranks. `positive` is the mask of positive rows. Collective.
+    """
     k = scores.shape[1]
     count_rows = np.concatenate([np.empty((0, 4)), *(_count_rows(c, scores[:, c], positive[:, c]) for c in range(k))])
     rows = _sorted_range(comm, count_rows, k)
@@ -147,7 +148,9 @@ def _pairs_of_columns(comm: Communicator, scores: Array, positive: Array) -> lis
 
 
 def _count_rows(column_index: int, scores: Array, positive: Array) -> Array:
-    """Return a row (column_index, score, n_positive, n_negative) for each distinct score of one column, ascending: (n, 4) float64."""
+    """Return a row (column_index, score, n_positive, n_negative) for each distinct value of `scores`, ascending: (n, 4) float64. `scores`
+    and the mask `positive` of positive rows belong to one column, whose number is `column_index`.
+    """
     values, places = np.unique(scores, return_inverse=True)
     pos = np.bincount(places.reshape(-1), positive, len(values))
     n = np.bincount(places.reshape(-1), minlength=len(values))
@@ -155,8 +158,8 @@ def _count_rows(column_index: int, scores: Array, positive: Array) -> Array:
 
 
 def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Array:
-    """Sort rows (column, score, n_positive, n_negative) of all ranks; return this rank's range of each column's scores.
-    Collective. Rows with equal column and score are merged, and their counts are added.
+    """Sort the rows (column, score, n_positive, n_negative) of all ranks and return this rank's share: of each of the `n_columns` columns
+    one range of scores, higher on higher ranks. Rows with equal column and score become one row with the sums of their counts. Collective.
     """
     column = count_rows[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(n_columns + 1))
@@ -177,7 +180,9 @@ def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Arra
 
 
 def _merged(sorted_rows: Array) -> Array:
-    """Return rows (column, score, n_positive, n_negative) with rows of equal column and score merged: their counts are added."""
+    """Return a table with one row for each distinct (column, score) of `sorted_rows`, whose rows are (column, score, n_positive,
+    n_negative): the two counts are summed.
+    """
     if not len(sorted_rows):
         return sorted_rows
     first = np.flatnonzero(np.concatenate(([True], (sorted_rows[1:, :2] != sorted_rows[:-1, :2]).any(1))))

@@ -18,7 +18,8 @@ A class that the sequence or the dict leaves out has the weight 1.
 
 
 def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss function for class labels: mean cross entropy (focal loss if gamma > 0), with class weights (None: all 1).
+    """Return a loss function for class labels: the mean cross entropy, or the focal loss with exponent `gamma` if it is above 0. `weights`
+    has a factor for each class; None means 1 for all.
 
     Parameters
     ----------
@@ -48,7 +49,8 @@ def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
 
 
 def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss function for several 0/1 labels per row: mean binary cross entropy (focal if gamma > 0), with weights of 1s.
+    """Return a loss function for several 0/1 labels per row: the mean binary cross entropy, or the focal loss with exponent `gamma` if it
+    is above 0. `weights` has a factor for the loss of each label that is 1; None means 1.
 
     Parameters
     ----------
@@ -83,7 +85,8 @@ def _padded(weights: Array, n_classes: int) -> Array:
 
 
 def checked_weights(weights: ClassWeights | None) -> ClassWeights | None:
-    """Check class weights: None, "balanced", or numbers by class in a sequence or dict; return numbers as a dict {class: weight}.
+    """Check class weights, which are None, "balanced", or numbers in a sequence or a dict by class. Return None and "balanced" unchanged,
+    and numbers as a dict {class: weight}.
 
     Raises
     ------
@@ -112,7 +115,8 @@ def _class_number(value: object) -> int:
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Return the number of rows per class over all ranks, counting `rows` of `targets`, or per label if n_classes is None. Collective.
+    """Return how many of the rows with numbers `rows`, over all ranks, have each class in `targets`. If `n_classes` is None, a row has
+    several labels: count the rows with each label. Collective.
 
     Parameters
     ----------
@@ -141,7 +145,8 @@ def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int
 
 
 def scaled_weights(weights: ClassWeights, counts: Array, n_rows: int, multilabel: bool) -> Array:
-    """Return the loss factor of each class, (k,), or label if `multilabel`, by `weights`, its training rows `counts`, and `n_rows` in all.
+    """Return the factor of the loss of each class or, if `multilabel`, of each label, (k,). `weights` are the user's weights or "balanced";
+    `counts` has the number of training rows of each class or label, and `n_rows` is the number of all training rows.
 
     Parameters
     ----------

@@ -39,10 +39,9 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (scores to rank rows by, mask of positive rows) from logits: a column per class or label, of two classes only `positive`.
-
-    For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
-    minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.
+    """Return (scores, mask of the scores whose row is positive), both (n, k), from the logits `output`. With several labels a column has a
+    label's logits; with two classes the only column has the logit of class `positive` minus the other; with more classes a column has a
+    class's log-probabilities.
 
     Parameters
     ----------
@@ -111,7 +110,8 @@ class Accuracy(Metric):
 
 
 class CountsByClass(Metric):
-    """Base class of metrics computed from three counts per class: true positives, rows predicted as the class, rows of the class.
+    """Base class of metrics that are computed from three counts for each class: true positives, rows that are predicted as the class, and
+    rows of the class.
 
     The predicted class of a row has the largest logit. One of several labels is predicted if its logit is above 0.
     """
@@ -139,12 +139,15 @@ class CountsByClass(Metric):
         return self.of(right, predicted, true) if self.several or true.any() else None
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        """Return the metric from each class's true positives (`right`), predicted rows and true rows, three (n_classes,) int64 arrays."""
+        """Return the metric from three counts for each class, (n_classes,) int64 each: true positives `right`, rows `predicted` as the
+        class, and rows of the class, `true`. None if the metric is undefined.
+        """
         raise NotImplementedError
 
 
 class Averaged(CountsByClass):
-    """Metric: precision, recall or F score, as the mean over classes, for the positive class of two, or for all classes pooled.
+    """Precision, recall or F score over all classes. The metric is the mean of the classes' scores, the score of the positive class of two,
+    or the score of the counts summed over classes.
 
     Parameters
     ----------
@@ -252,7 +255,9 @@ class ClassScores(ScoreMetric):
         return math.fsum(values) / len(values) if values else None
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
-        """Return the metric of each column over all ranks, given scores and mask of positive rows; None where undefined. Collective."""
+        """Return the metric of each column of `scores` over all ranks, with None for a column where it is undefined. `positive` is the mask
+        of the scores whose row is positive. Collective.
+        """
         raise NotImplementedError
 
 
@@ -331,7 +336,8 @@ class Brier(MeanMetric):
 
 
 class CalibrationError(Metric):
-    """Expected calibration error: rows are binned by probability; the mean over rows of |share of positives - mean probability| per bin.
+    """Expected calibration error. Rows are put into bins by predicted probability; the error is the mean over rows of |share of positives -
+    mean probability| of the row's bin.
 
     There are `CALIBRATION_BINS` bins of the probability, of equal width. For two classes the metric takes the probability
     of class `positive`. For more classes it takes the probability of the predicted class, and a row is positive if the
@@ -369,10 +375,8 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (probability of an event, mask where it happened), by row: class `positive` of two, a label 1, or else the right prediction.
-
-    With two classes the event is that the class is `positive`, and with several labels that a label is 1. With more
-    classes the event is that the class of the largest probability is correct.
+    """Return (predicted probability of an event, mask of the rows where the event happened). With two classes the event is class
+    `positive`, with several labels that a label is 1 (n * k entries), with more classes that the most probable class is right.
 
     Returns
     -------
@@ -398,6 +402,8 @@ def _softmax(output):
 
 
 def _binary_probabilities(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (probabilities, mask of positives), both (n, k), from logits: a column, of class `positive` of two, or one per label."""
+    """Return (predicted probabilities, mask of positives), both (n, k), from the logits `output`. With two classes the only column is about
+    class `positive`; with several labels there is a column for each label.
+    """
     scores, true = scores_of(output, labels, positive)
     return logistic(scores), true

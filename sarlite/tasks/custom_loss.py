@@ -32,10 +32,10 @@ class CustomLoss(Task):
         super().__init__(ClassForm(), loss)
 
     def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
-        """Check nothing: a loss of the user may belong to any arguments of `Trainer`."""
+        """Accept all arguments: a loss function of the user can fit any arguments of `Trainer`."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Check nothing: a loss of the user may take any targets."""
+        """Accept all targets: a loss function of the user can take any targets."""
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
         """Return 0: a loss of the user may take any number of output columns."""

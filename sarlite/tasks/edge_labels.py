@@ -61,7 +61,9 @@ class EdgeLabels(NamedTuple):
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
-    """Read table `spec` of labelled node pairs (types `ends`) as EdgeLabels; split by a column, `time_split` A,B or shares `val`, `test`.
+    """Read the labelled node pairs of table `spec`, "FILE,labels=COLUMN,...", as `EdgeLabels`; `ends` are the node types of sources and
+    destinations. Splits come from a column or are shares `val` and `test`, random by `seed` or by time. `time_split` "A,B" divides by two
+    times.
 
     Parameters
     ----------

@@ -94,7 +94,8 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into training, validation and test links, and draw negatives: node pairs without a link. Collective.
+    """Divide a graph's edges into training, validation and test links, and draw negatives, which are node pairs without a link. `val` and
+    `test` are shares, lists of pairs, or a time; `relation` chooses the edge types. Collective.
 
     Messages pass only along training links and self loops.
 
@@ -185,7 +186,8 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0, times: ArrayLike | None = None) -> Links:
-    """Make `Links` of labelled node pairs, with the splits `split` or, if None, random shares `val` and `test` of the pairs. Collective.
+    """Make `Links` of labelled node pairs. `split` has the split code of each pair (0 train, 1 val, 2 test); if it is None, random shares
+    `val` and `test` of the pairs are for validation and test. Collective.
 
     Messages pass along all edges of the graph.
 
@@ -266,7 +268,9 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, val: float, test: float,
                     split: ArrayLike | None, seed: int) -> tuple[Array, Array, Array | None]:
-    """Check arguments of `labelled_links`; return (pairs, labels, split) as arrays. A split of None means shares, `val` and `test`."""
+    """Check these arguments of `labelled_links`; return (pairs of ids unique over all types, labels, split codes) as arrays. If `split` is
+    None, the third entry is None, and the shares `val` and `test` are checked instead.
+    """
     if linked_graph.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
     check_int("seed", seed, 0)
@@ -283,7 +287,9 @@ def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, v
 
 
 def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
-    """Return `split` as (n_items,) int64; raise a ConfigError unless it has 0, 1 or 2 for each item, which the error calls `item_name`."""
+    """Return the split codes `split` as (n_items,) int64; raise a ConfigError unless they are 0, 1 or 2, one for each item. `item_name` is
+    the word for the items in the error.
+    """
     codes = np.asarray(split)
     if codes.shape != (n_items,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
         raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be 0 train, 1 val or 2 test for each "
@@ -293,7 +299,8 @@ def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
 
 def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                   split: EdgeSplit = None) -> Graph | NodeType:
-    """Return the graph in `of` without its validation and test links, which `split_links` with these arguments would choose. Collective.
+    """Return the graph of `of` without the edges that join validation or test links, as an encoder may use it. The links are those that
+    `split_links` chooses with the same arguments. Collective.
 
     Messages pass along its edges. The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
@@ -312,7 +319,8 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return, per relation in `of`, the sorted keys (local head row * n_nodes + tail id) of all links that `split_links` would make.
+    """Return for each relation in `of` a sorted array with the key, local head row * n_nodes + tail id, of each link whose head this rank
+    owns. The links are those that `split_links` makes with the same arguments. Collective.
 
     Only links whose heads are this rank's are included. Collective.
 
@@ -334,7 +342,9 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
 
 def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                       split: EdgeSplit) -> tuple[list[LinkEdges], list[Any]]:
-    """Return two lists by relation, from arguments of `split_links`: `LinkEdges`, functions (heads, tails) -> split codes. Collective."""
+    """Return two lists with an entry for each predicted relation: its edges (`LinkEdges`), and a function (head ids, tail ids) -> split
+    codes. `val`, `test`, `seed` and `split` say how links are split, as arguments of `split_links`. Collective.
+    """
     link_sets, arguments = link_edges(linked_graph), (val, test, split)
     checked = together(linked_graph.graph.comm, lambda: [
         _split_source(edges, *(_of_relation(one, linked_graph, at) for one in arguments)) for at, edges in enumerate(link_sets)])
@@ -342,9 +352,8 @@ def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, s
 
 
 def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
-    """Return the value of an argument of `split_links` for one relation: the entry at `relation_index` of a dict, or else
-    `value`. A relation that the dict leaves out has no pairs. A value that is no dict applies to the only relation, or to all
-    relations.
+    """Return the part of `value`, an argument of `split_links`, that is for the predicted relation with index `relation_index`: its entry
+    in a dict, an empty array of pairs if the dict leaves the relation out, or `value` itself if it is no dict.
     """
     if not isinstance(value, dict):
         if linked_graph.several and np.ndim(value):
@@ -358,13 +367,17 @@ def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
 
 
 def _link_keys(edges: LinkEdges, splits: Any) -> Array:
-    """Return the keys (local head row * n_nodes + tail id) of this rank's `edges` and of the pairs that `splits` lists. Collective."""
+    """Return the sorted keys, local head row * n_nodes + tail id, of all links whose head this rank owns. Links are the edges in `edges`
+    and the pairs of nodes that the split function `splits` lists. Collective.
+    """
     heads, tails, *_ = out_links(edges, splits.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
 def _checked_sampler(ends: Sequence[Ends], sampler: str | ArrayLike) -> str | Array:
-    """Check a sampler of negatives: return its name or, for a list of id pairs of the types `ends`, ids unique over both types."""
+    """Check a sampler of negatives. Return a name such as "uniform" unchanged; return a list of (head, tail) id pairs of the node types
+    `ends` with ids that are unique over all types, (n, 2).
+    """
     if isinstance(sampler, str) and sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
     return sampler if isinstance(sampler, str) else _checked_pairs(ends, "sampler", sampler)
@@ -392,7 +405,9 @@ def _id_error(nodes: NodeRows) -> ConfigError | None:
 
 
 def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    """Make the `Links` of all relations. Lists have an entry per relation; other arguments are as in `split_links`. Collective."""
+    """Make the `Links` of all relations. `link_sets` (edges), `splits` (split functions), `relation_names` and `samplers` (for training,
+    for evaluation) have an entry for each relation; `split_links` describes the other arguments. Collective.
+    """
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
     links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(link_sets, splits)]
@@ -445,8 +460,8 @@ def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives
 
 
 def _negatives_exist(sampler: Negatives, heads: Array) -> Array:
-    """Return a mask of the links, given by the local rows of their heads, for which `sampler` can draw a negative. The sampler
-    "uniform" draws other heads, too, so it has negatives for all links.
+    """Return a mask of the links for which `sampler` can draw a negative; `heads` are the local rows of the links' heads. The sampler
+    "uniform" draws the head, too, so the mask is True for all links.
     """
     return np.ones(len(heads), bool) if sampler.of_pairs else sampler.n_left(heads) > 0
 
@@ -465,7 +480,9 @@ def _rows_by_split(split: Array) -> dict[str, Array]:
 
 
 def _split_source(edges: LinkEdges, val: Any, test: Any, split: Any) -> Any:
-    """Check how to split links and return it: shares (val, test), (pairs, splits), (None, split of each edge) or (TimeSplit, None)."""
+    """Check how `split_links` shall split links, for one relation. Return two values: shares (val, test), listed (pairs, split codes),
+    (None, split code of each edge), or (a `TimeSplit`, None) for a split by time.
+    """
     if isinstance(val, TimeSplit):
         if edges.times is None:
             of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"
@@ -490,7 +507,9 @@ def _checked_shares(val: float, test: float) -> list[float]:
 
 
 def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
-    """Check (head, tail) id pairs of the two node types `ends`; return ids unique over both types, (n, 2) int64. Errors say `name`."""
+    """Check (head, tail) id pairs, whose ids are within the two node types `ends`; return ids that are unique over all types, (n, 2) int64.
+    `name` is the name of `pairs` in errors.
+    """
     ids = np.asarray(pairs)
     if not ids.size:
         return np.empty((0, 2), np.int64)
@@ -506,7 +525,9 @@ def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
 
 
 def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
-    """Return a function (head ids, tail ids) -> split codes for the relation of `edges`, from a result of `_split_source`. Collective."""
+    """Return a function (head ids, tail ids) -> split codes (0 train, 1 val, 2 test) for links of one relation. `source` is shares (val,
+    test), (pairs, split codes), (None, split code of each edge in `edges`) or (a `TimeSplit`, None). Collective.
+    """
     comm, (one, other) = edges.nodes.comm, source
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]
@@ -526,14 +547,14 @@ def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
 
 
 def _first_times(edges):
-    """Return a `FirstTimes`: a function from pairs of node ids to the time of the first of `edges` between them. Collective."""
+    """Return a function from pairs of node ids to the time of the first edge between them, among the `edges` of all ranks. Collective."""
     return FirstTimes(edges.nodes.comm, edges.nodes.n_nodes, *edges.ends, edges.times)
 
 
 def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
-    """Return two dicts, relation -> mask of its edges: edges that pass messages in evaluation, and possible training targets.
-    Lists have an entry per predicted relation, and `disjoint` is the share of targets. Messages pass along self loops, which are
-    not targets. An edge of a reverse relation is treated as its link.
+    """Return two dicts by relation: mask of the edges that pass messages in evaluation, and of those that may be training targets (a share
+    `disjoint`; 0: all). The lists `link_sets`, `split_functions` and `keys_of_links` have an entry for each predicted relation. An edge of
+    a reverse relation is treated as the link in its opposite direction.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Relation | None, Array] = {}
@@ -553,13 +574,16 @@ def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
 
 
 def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
-    """Return two masks of node pairs (one[i], other[i]): those that pass messages in evaluation, by `split_of`, and possible
-    targets. `split_of` is a function (ids, ids) -> split codes, and `disjoint` the share of targets.
+    """Return two masks of the node pairs (one[i], other[i]): pairs that pass messages in evaluation, and pairs that may be training
+    targets. Messages pass along self loops and pairs that `split_of`, a function (ids, ids) -> split codes, puts into training. `disjoint`
+    is the share of targets; 0 means all.
     """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops
 
 
 def _target_mask(one: Array, other: Array, seed: int, disjoint: float) -> Array:
-    """Draw the pairs (one[i], other[i]) that are targets in training: return a mask of a share `disjoint`, or of all if it is 0."""
+    """Return a mask of the node pairs (one[i], other[i]) that are training targets: a random share `disjoint` of the pairs, or all pairs if
+    `disjoint` is 0.
+    """
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

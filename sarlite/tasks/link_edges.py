@@ -39,7 +39,8 @@ class Ends(NamedTuple):
 
 
 class LinkEdges(NamedTuple):
-    """Edges of a graph, or of one of its relations (edge types), on this rank, that are links to predict.
+    """Edges of one relation (edge type), or of a graph with one relation, that are links to predict. An instance has the edges into this
+    rank's rows.
 
     Attributes
     ----------
@@ -130,7 +131,8 @@ def is_several(relation: Relation | list[Relation] | None) -> bool:
 
 
 def linked(graph: object, relation: Any) -> Linked:
-    """Check that the edges of `relation` (None: the only one) can be links; return graph and relations as a `Linked`.
+    """Return a `Linked`, a graph with the relations whose edges are links to predict, after checks. `relation` is one relation (edge type),
+    a list of relations, or None for a `Graph` or the only relation.
 
     Parameters
     ----------
@@ -203,7 +205,9 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _end_ids(graph: HeteroGraph, nodes: NodeType, relation: Relation) -> tuple[Array, Array]:
-    """Return (source ids, local destination rows) of a relation's edges, as numbered in `nodes`, which has several types. Collective."""
+    """Return (source id of each edge of `relation`, local row of its destination), both (n_edges,). `nodes` numbers the nodes of several
+    types of `graph` together and defines these ids and rows. Collective.
+    """
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
@@ -214,7 +218,8 @@ def _end_ids(graph: HeteroGraph, nodes: NodeType, relation: Relation) -> tuple[A
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Merge edges and `listed` id pairs into links: (head rows, tail ids, tail rows, undirected); `numbers` maps ids to rows. Collective.
+    """Make links of this rank's edges and of the (source id, destination id) pairs `listed`, and send each to the owner of its head. Return
+    (local head rows, tail ids, tail row numbers, True if undirected). `numbers` maps ids to row numbers over all ranks. Collective.
 
     Each rank gets the links of its own heads.
 
@@ -259,8 +264,8 @@ def _distinct(numbers):
 
 
 def _to_heads(comm: Communicator, offsets: Array, table: Array) -> Array:
-    """Send each row of `table` to the rank that owns the row number in its column 0, by `offsets`; return the rows received.
-    Collective. The first column holds row numbers of all ranks, and in the result local rows.
+    """Send each row of `table` to the rank that owns the row number in its column 0; return the rows received, with local row numbers in
+    column 0. Rank r owns the row numbers offsets[r] .. offsets[r + 1] - 1. Collective.
     """
     table = send(comm, owners(table[:, 0], offsets), table)
     table[:, 0] -= offsets[comm.rank]

@@ -93,7 +93,8 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Read the negatives in a .pt file of OGB; return (pairs of ids of nodes of the types `ends`, number of negatives per link).
+    """Read the negatives of a .pt file of OGB. Return (pairs of ids within the node types `ends`, number of negatives of each link): 0 if
+    all links share the pairs, and None if the file has no negatives.
 
     Returns
     -------
@@ -109,7 +110,9 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
 
 
 def _nodes_of(file: str, name: str, pairs: Array, ends: Sequence[Ends]) -> Array:
-    """Return id pairs as int64; raise a DataError about the array `name` of `file` if an id is not a node of the types `ends`."""
+    """Return the id pairs `pairs` as int64; raise a DataError about the array `name` of `file` if an id is not in 0 .. n - 1 of its
+    column's node type in `ends`.
+    """
     bad = np.argwhere((pairs < 0) | (pairs >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
@@ -119,14 +122,16 @@ def _nodes_of(file: str, name: str, pairs: Array, ends: Sequence[Ends]) -> Array
 
 
 def _ids_by_name(file: str, ends: Sequence[Ends]) -> Array:
-    """Read pairs of node names from a text file; return the ids of these nodes of the types `ends`, (n, 2) int64."""
+    """Read a text file with two node names in each line; return the ids of the nodes within the types `ends`, (n, 2) int64."""
     pairs = [cells for _, cells in _lines(file, "names, expected two, source and destination", 2)]
     return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
                      for at, end in enumerate(ends)], 1)
 
 
 def _ids_by_name_in_columns(file: str, ends: Sequence[Ends]) -> Array:
-    """Read pairs of node names from two columns of a Parquet file; return ids of nodes of the types `ends`, (n, 2) int64."""
+    """Read a Parquet file with two columns of node names or node numbers; return the ids of the nodes within the types `ends`, (n, 2)
+    int64.
+    """
     with connect() as connection:
         table = read_table(connection, file, Reading(), (), "links", list)
         if len(table.columns) != 2:
@@ -135,7 +140,9 @@ def _ids_by_name_in_columns(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def _lines(file: str, expected: str, n_cells: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, list of `n_cells` cells) for each line except a header; `expected` is part of an error message."""
+    """Yield (line number, list of cells) for each line of a text file after the header, if any. A line without exactly `n_cells` cells is
+    an error, whose message quotes `expected`.
+    """
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
@@ -147,7 +154,8 @@ def _lines(file: str, expected: str, n_cells: int) -> Iterator[tuple[int, list[s
 
 
 def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -> Array:
-    """Return the ids of the nodes of type `end` that `cells` name, (n,) int64; an error names `where`, `column` and the cell's row.
+    """Return the ids of the nodes of type `end` that `cells` name, (n,) int64. A cell that names no node raises a DataError with the
+    table's name `where`, `column`, and the row, counted from `row` at the first cell.
 
     Parameters
     ----------
@@ -195,7 +203,9 @@ def column_ids(table: Table, column: str, end: Ends) -> Array:
 
 
 def _within(where: str, column: str, ids: Array, first_row: int, end: Ends) -> Array:
-    """Return `ids`; raise a DataError that names the table `where`, `column` and the row if an id is not a node of the type `end`."""
+    """Return `ids` if all are in 0 .. n - 1 of the node type `end`; otherwise raise a DataError with the table's name `where`, `column`,
+    and the row, counted from `first_row`.
+    """
     bad = np.flatnonzero((ids < 0) | (ids >= end.n))
     if len(bad):
         raise DataError(f"{where}: row {first_row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "

@@ -128,11 +128,15 @@ class LinkLoader(NeighborLoader):
         return graph.draw.nodes
 
     def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
-        """Return the row numbers (heads, tails) of the links `link_rows` and of their negatives in `step`, a row per link. Collective."""
+        """Return (heads, tails) of the links with numbers `link_rows`: row numbers over all ranks, one row for each link with the link in
+        column 0 and then its negatives, drawn for the global step `step`. Collective.
+        """
         return self._candidates.pairs(step, link_rows)
 
     def _outputs(self, link_rows: Array) -> Array | None:
-        """Return None, as training keeps no scores; loaders for evaluation return `link_rows`, the rows that scores are stored in."""
+        """Return None, because training keeps no scores. Loaders for evaluation return `link_rows`, the rows of the array where they store
+        the links' scores.
+        """
         return None
 
     def _n_times(self):
@@ -145,7 +149,9 @@ class LinkLoader(NeighborLoader):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
 
     def links(self, step: int) -> Array:
-        """Return the rows, in the `LinkGraph`, of this rank's links of a step. Collective; not to be called during an epoch."""
+        """Return the row numbers, in the `LinkGraph`, of this rank's links in global step `step`. Collective; not to be called while an
+        epoch runs.
+        """
         return self._links[self._seeds(step)]
 
     def _make(self, step):
@@ -161,9 +167,9 @@ class LinkLoader(NeighborLoader):
 
     def _nodes(self, step: int, heads: Array, tails: Array, left_out: list[Array] | None,
                times: Array | None) -> tuple[Batch, Array, Array]:
-        """Sample the neighbourhoods of links' ends, without edges `left_out`, at `times`; return (batch, heads, tails), rows of
-        the batch. Collective. Without `times` the neighbourhoods have edges of all times. With `times`, (n_links,), a node at the
-        end of links with different times has one row for each time.
+        """Sample the neighbourhoods of the row numbers `heads` and `tails`, ends of links, without the edges `left_out`; return (batch, row
+        in the batch of each head, of each tail). With `times` of the links, no later edges are sampled, and a node has one row for each of
+        its links' times. Collective.
         """
         comm, offsets, more = self._sampling, self._offsets, {}
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
@@ -184,7 +190,8 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
-        """Return, by edge set, the positions of edges to leave out: they join the ends of links `link_rows` and would give the links away.
+        """Return, for each set of edges that is sampled from, the positions of edges that must be left out because they would reveal a link
+        of this step. They join the ends of the links `link_rows` of any rank. None if links have labels. Collective.
 
         Collective. The positions are those among this rank's edges. The result is None if links have labels. The edges
         connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to
@@ -209,7 +216,9 @@ class LinkLoader(NeighborLoader):
         return positions
 
     def _find(self, edges: Any, rows: Array, ids: Array) -> Array:
-        """Return the positions, in the edge set `edges`, of all edges from the source with id ids[i] to local row rows[i], for any i."""
+        """Return the positions in `edges`, one of the sets that are sampled from, of all edges from the node with id ids[i] to local row
+        rows[i], for every i.
+        """
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -250,20 +259,22 @@ class ResampledLinks(FixedBatch):
 
 
 def resampled(full: FullBatch) -> FixedBatch:
-    """Return a source of the full batch `full`: `ResampledLinks` if its graph draws new negatives, otherwise a `FixedBatch`."""
+    """Return a source of batches for `full`, the full batch of a graph: with new negatives in each step (`ResampledLinks`) if the graph
+    draws negatives, otherwise the same batch each time (`FixedBatch`).
+    """
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 
 def _check_seed_times(temporal):
-    """Raise a ConfigError if batches are sampled in time, by the options `temporal`, and the links have no times."""
+    """Raise a ConfigError if `temporal`, the options for sampling edges in time, is not None but has no times of the links."""
     if temporal is not None and temporal.seeds is None:
         raise ConfigError("temporal: the links have no times: name the column time=COLUMN of their edges, or of the table of "
                           "labels", "temporal")
 
 
 def _directions(relation, other, forward, backward):
-    """Return [`forward`], [`backward`] or both: the ends of links of `relation` to look up in the edges of the relation `other`.
-    `forward` and `backward` are the ends of the links of `relation`, from head to tail and from tail to head.
+    """Return which ends of links of `relation` to look up among the edges of relation `other`: [`forward`] (head to tail), [`backward`]
+    (tail to head), both, or [] if `other` joins other node types.
     """
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]

@@ -103,7 +103,9 @@ def discounts(ranks: Array, k: int) -> Array:
 
 
 def _constant_runs(*arrays: Array) -> tuple[Array, Array]:
-    """Return (starts, lengths) of the longest ranges of indices over which each array is constant."""
+    """Divide the indices of `arrays`, which have equal lengths, into the longest ranges over which every array is constant. Return (starts,
+    lengths) of the ranges.
+    """
     changed = np.zeros(len(arrays[0]), bool)
     for array in arrays:
         changed[1:] |= array[1:] != array[:-1]
@@ -117,5 +119,7 @@ def _finite(values):
 
 
 def _first_column(output: Array) -> Array:
-    """Return a mask with the shape of `output`, True in column 0: a row has a link's score, and then the scores of its negatives."""
+    """Return a mask with the shape of `output`, True in column 0. A row of `output` has the score of a link, followed by the scores of its
+    negatives.
+    """
     return np.arange(output.shape[1]) == np.zeros((len(output), 1))

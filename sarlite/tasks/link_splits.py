@@ -74,12 +74,15 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return empty arrays: pairs, (0, 2), and their splits, (0,). Random splits list no pairs that are not edges."""
+        """Return (pairs, split codes) of listed pairs, which need not be edges: here empty arrays, (0, 2) and (0,), because random splits
+        list none.
+        """
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
 class ListedSplits:
-    """Splits that are listed by node pair, as a function of pairs; pairs that are not listed are for training. Calls are collective.
+    """Splits of links that are listed by node pair. An instance is a function from pairs to split codes; pairs that no rank listed are for
+    training. Calls are collective.
 
     Construction is collective, too.
 
@@ -128,12 +131,16 @@ class ListedSplits:
         return ask(self._comm, self._storing_rank(keys), keys, self._splits_of)
 
     def listed(self) -> tuple[Array, Array]:
-        """Return (pairs of ids, split codes) of the validation and test pairs that this rank passed. A pair need not be an edge."""
+        """Return (pairs of ids, split codes) of the validation and test pairs that this rank gave to the constructor. A pair need not be an
+        edge.
+        """
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
     def _splits_of(self, keys: Array) -> Array:
-        """Return the split code of each pair that this rank may store, given by an integer key; `TRAIN` for a pair that is not listed."""
+        """Return the split code of each pair, which is given as an integer key and is stored on this rank if it is listed at all. A pair
+        that is not listed has the code `TRAIN`.
+        """
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
             np.full(len(keys), TRAIN)
@@ -154,7 +161,8 @@ class ListedSplits:
 
 
 def digest(comm: Communicator, *arguments: object) -> str | None:
-    """Return a hash of rank 0's pairs among `arguments`, 32 hexadecimal digits, on every rank; None without pairs. Collective.
+    """Return a hash, 32 hexadecimal digits, of the node pairs among rank 0's `arguments`, the same on every rank; None if no argument has
+    pairs. Values without pairs, such as a share, are ignored. Collective.
 
     Parameters
     ----------
@@ -172,7 +180,8 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return (pairs of `ends` nodes, split codes) from files `val`, `test` or, unless None, from `table`, such as "FILE,split=COLUMN".
+    """Return (pairs of ids within the node types `ends`, split codes) of links that files list. `val` and `test` are files of validation
+    and test links. A `table`, "FILE,split=COLUMN" or "FILE,time=COLUMN", takes their place; by time, `val` and `test` are shares.
 
     Parameters
     ----------
@@ -213,7 +222,9 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Return (pairs of `ends` nodes, split codes) of table `spec`, by its split column, or by its times with shares `val` and `test`."""
+    """Return (pairs of ids within the node types `ends`, split codes) of the table `spec`, "FILE,split=COLUMN" or "FILE,time=COLUMN". By
+    time, the shares `val` and `test` of the pairs are for validation and test.
+    """
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:
@@ -253,7 +264,8 @@ class PairsTable(NamedTuple):
 
 @contextlib.contextmanager
 def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
-    """Open table `spec`, "FILE,WORD=COLUMN,...", given for option `argument`, as a context with a `PairsTable`; errors quote `form`.
+    """Return a context that opens the table of `spec`, "FILE,WORD=COLUMN,...", as a `PairsTable`. `argument` is the name of the option with
+    this value, `form` the expected text after "FILE,", both for errors; `words_known` are the allowed words.
 
     Parameters
     ----------
@@ -310,8 +322,8 @@ READERS = {"split": _split_codes, "time": times}
 
 
 def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: float) -> tuple[Array, Array]:
-    """Return (distinct pairs, split codes) by `times`: the latest share `test` is for testing, `val` before for validation. The
-    time of a pair is the time of its first edge, in either direction. An error names the table `where`.
+    """Return (distinct pairs, split codes) by the `times` of `pairs`: the latest share `test` of the pairs is for testing, the share `val`
+    before is for validation. A pair counts at its first time, in either direction. Errors name the table `where`.
     """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
@@ -322,7 +334,8 @@ def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: flo
 
 
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
-    """Return each link's split code: the latest share `test` is for testing, `val` before for validation; `where` names the table.
+    """Return the split code of each link by its time: the latest share `test` of the links is for testing, the share `val` before is for
+    validation. Errors name the table `where`.
 
     Links with the same time are in the same split.
 

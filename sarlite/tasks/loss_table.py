@@ -13,7 +13,8 @@ from sarlite.types import Array
 
 
 class LossKind(NamedTuple):
-    """Entry of the table of losses: how to make the loss, the default of its parameter, and if it takes class weights.
+    """Entry of the table of losses: a function that makes the loss, the default of the loss's parameter, and True if the loss takes class
+    weights.
 
     Attributes
     ----------
@@ -52,7 +53,8 @@ ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in 
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return (LossKind, parameter) of loss `word`, such as "focal:1.5" (None: default), for targets of kind `form`, such as "classify".
+    """Return (entry of the table of losses, parameter) of the loss `word`, such as "focal:1.5". `form` is the kind of targets, such as
+    "classify", and None as `word` means its default loss.
 
     Parameters
     ----------

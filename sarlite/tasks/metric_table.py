@@ -15,7 +15,8 @@ from sarlite.types import Array
 
 
 class MetricKind(NamedTuple):
-    """Entry of the table of metrics: how to make the metric, if lower is better, and which values the metric takes.
+    """Entry of the table of metrics: a function that makes the metric, True if a lower value is better, and the kind of arrays that the
+    metric is computed from.
 
     Attributes
     ----------
@@ -52,7 +53,9 @@ def _positive_whole(value):
 
 
 def _best_sum(k: int) -> Callable[[Array], Array]:
-    """Return a function: numbers of links of sources, (m,) -> largest possible DCG@k of each source, as if its links ranked first."""
+    """Return a function from numbers of links of sources, (m,), to the largest possible DCG@k of each source: the sum of gains if the
+    source's links take the first positions.
+    """
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 
@@ -123,7 +126,8 @@ class NamedMetric(NamedTuple):
 
 
 def find_metric(form: str, word: str | None) -> NamedMetric:
-    """Return the metric named `word`, such as "top@5" (None: default), for targets of the kind `form`, such as "classify".
+    """Return the metric with the name `word`, such as "top@5". `form` is the kind of targets, such as "classify", and None as `word` means
+    its default metric.
 
     Parameters
     ----------

@@ -39,11 +39,14 @@ class Metric:
         raise NotImplementedError
 
     def counts(self) -> Array:
-        """Return this rank's counts of rows, (k,) float64 integers below 2^53; their sums over ranks are an argument of `value`."""
+        """Return this rank's counts of rows, (k,) float64 integers below 2^53. The trainer sums them over ranks and passes the sums to
+        `value`.
+        """
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the metric over all ranks, from the sums of all ranks' `counts`; the same on every rank. Collective.
+        """Return the metric over all ranks, the same on every rank; None if it is undefined. The argument has the sums over ranks of the
+        arrays that `counts()` returns. Collective.
 
         Parameters
         ----------
@@ -60,7 +63,9 @@ class Metric:
 
 
 class ScoreMetric(Metric):
-    """Base class of metrics computed from the scores of all rows, each positive or negative; NaN if any score is NaN."""
+    """Base class of metrics that need the scores of all rows and know each row as positive or negative. The metric is NaN if any score is
+    NaN.
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []
@@ -72,7 +77,8 @@ class ScoreMetric(Metric):
         return self.of(scores, positive, comm)
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        """Return the metric over all ranks from this rank's scores and `positive`, True for each score of a positive row. Collective.
+        """Return the metric over all ranks, from this rank's `scores` and `positive`, the mask of the scores whose row is positive.
+        Collective.
 
         Parameters
         ----------
@@ -85,13 +91,16 @@ class ScoreMetric(Metric):
 
 
 class MeanMetric(Metric):
-    """Base class of metrics computed from exact means over rows; NaN if a number of any rank is not finite."""
+    """Base class of metrics that are computed from means over the rows of all ranks, summed without rounding. The metric is NaN if a number
+    on any rank is not finite.
+    """
 
     def __init__(self) -> None:
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of `values` to the exact sums, and count `odd`, the mask of numbers that were not finite and are 0 in `values`.
+        """Add rows of finite `values`, (n, k), to the exact sums. `odd` is the mask of the numbers that were NaN or infinite and are 0 in
+        `values`; one of them makes the metric NaN.
 
         Parameters
         ----------
@@ -111,7 +120,7 @@ class MeanMetric(Metric):
         return None if not counts[0] else math.nan if counts[1] else self.of(means)
 
     def of(self, means: list[float]) -> float:
-        """Return the metric from the exact mean of each column; here the mean of the first column."""
+        """Return the metric, given the exact mean of each column over all ranks. Here the metric is the mean of the first column."""
         return means[0]
 
 
@@ -151,7 +160,8 @@ class MeanError(MeanMetric):
 
 
 class ExactSums:
-    """Sums of columns of nonnegative numbers without rounding: the 53-bit mantissas are added by exponent.
+    """Sums of columns of nonnegative numbers without rounding. The 53-bit mantissas of numbers with the same exponent are added as
+    integers.
 
     Notes
     -----
@@ -186,13 +196,13 @@ class ExactSums:
                 bins += half_sums.astype(np.int64).reshape(bins.shape)
 
     def means(self, comm: Communicator, n: int) -> list[float]:
-        """Return each column's exact sum over all ranks, divided by `n`, a number of rows, and rounded once. Collective."""
+        """Return for each column its exact sum over all ranks divided by `n`, the number of rows of all ranks, rounded once. Collective."""
         upper, lower = comm.allreduce(self.bins.copy())
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper: Array, lower: Array) -> int:
-        """Return a column's exact sum as an integer; `upper` and `lower` are, by exponent, sums of the halves of mantissas. The
-        unit is 2^-53 times the smallest float.
+        """Return a column's exact sum as an integer, in units of 2^-53 times the smallest float. `upper` and `lower` have, for each
+        exponent, the sums of the upper and the lower halves of the mantissas.
         """
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

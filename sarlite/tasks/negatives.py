@@ -26,7 +26,8 @@ TRIES = 32
 
 
 class RowNumbers:
-    """Map from node ids to row numbers, which count through all ranks' rows; each rank stores a range of ids. Calls are collective.
+    """Map from node ids to row numbers. Row numbers count the rows of all ranks, rank 0's first. Each rank stores the map for a range of
+    ids. Calls are collective.
 
     Construction is collective, too.
 
@@ -153,7 +154,8 @@ class Negatives:
         return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
-        """Draw n negatives for each link (local row heads[i], id tails[i]); return row numbers (heads, tails), both (k, n). Collective.
+        """Draw n negatives (node pairs that are no links) for each link, whose head has local row heads[i] and whose tail has id tails[i].
+        Return row numbers (heads, tails) over all ranks, both (k, n). `step` is part of the random key. Collective.
 
         Parameters
         ----------
@@ -203,8 +205,9 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _draw_from_rest(self, heads: Array, random_bits: Array, counters: Array) -> Array:
-        """Draw for each i a pair that is surely no link, by random_bits[i] and counters[i]; return rows (heads, tails), (2, k).
-        Collective. The result has row numbers over all ranks. The head is heads[i], or another one if the sampler is "uniform".
+        """Draw for each i a pair that is no link directly, after rejection sampling failed: random_bits[i] and counters[i] choose it among
+        the pairs that are no links. Return row numbers (heads, tails) over all ranks, (2, k). The head is heads[i]; the sampler "uniform"
+        draws it, too. Collective.
         """
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
@@ -225,12 +228,16 @@ class Negatives:
         return np.stack([rows, self.numbers(tails)])
 
     def _check_left(self, all_linked: bool | int) -> None:
-        """Raise a DataError on every rank if, on any rank, all pairs to draw from are links (`all_linked`). Collective."""
+        """Raise a DataError on every rank if `all_linked` is True on any rank: all pairs that negatives may be drawn from are links.
+        Collective.
+        """
         raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if all_linked
                        else None)
 
     def _free_tails(self, heads: Array, index: Array) -> Array:
-        """Return for each i the id of the index[i]-th node, from 0, that is not linked to local row heads[i], (k,) int64."""
+        """Return the id of a tail for each local row heads[i] of a head: the tail with index index[i], from 0, among the nodes that the
+        head is not linked to, by ascending id. (k,) int64.
+        """
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
             self._taken = np.union1d(self.link_keys, local_tails * self.numbers.n + self.ids[local_tails])
@@ -243,7 +250,9 @@ class Negatives:
         return self.tails.first + index + low - starts
 
     def _key_range(self, keys: Array, heads: Array) -> tuple[Array, Array]:
-        """Return (starts, stops): the links of local row heads[i] are keys[starts[i] : stops[i]], of sorted link keys."""
+        """Return (starts, stops) such that keys[starts[i] : stops[i]] are the entries of head heads[i], a local row. `keys` are ascending
+        link keys, local head row * n_nodes + tail id.
+        """
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
@@ -251,9 +260,8 @@ class Negatives:
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
     def _batch_sampler(self, tails: Array) -> Callable[[Array, Array], Array]:
-        """Return a function (random_bits, counters) -> ids drawn from the tails of this batch's links on all ranks. Collective.
-        Each call of the function is collective, too. A tail of several links is drawn with a higher probability. The tails are
-        sorted by id, so the division among ranks does not matter.
+        """Return a function (random bits, counters) -> node ids, drawn from all ranks' `tails`, the tail ids of this step's links. A tail
+        of several links is drawn more often. Making and calling the function are collective.
         """
         comm = self.comm
         owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))
@@ -266,7 +274,9 @@ class Negatives:
         return draw
 
     def _list_tails(self, pairs):
-        """Return the `ListedTails` of this rank's heads from all ranks' (head id, tail id) `pairs`, shuffled by ids. Collective."""
+        """Return a `ListedTails`: the candidate tails of each head that this rank owns, from the (head id, tail id) `pairs` that all ranks
+        gave. A head's tails are in a random order, and tails that are linked to it are left out. Collective.
+        """
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
         listed = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
@@ -276,7 +286,9 @@ class Negatives:
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Fill `out`, (k * n,), with rows of n listed tails for each of k heads, by random `link_bits`; return positions without tails."""
+        """Write n listed tails for each of the k local head rows `heads` into `out`, (k * n,), as row numbers. link_bits[i] chooses the
+        first one of head i's list. Return the positions in `out` whose head has no listed tails.
+        """
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
         first, has_tails = _draw_below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
@@ -284,7 +296,9 @@ class Negatives:
         return np.flatnonzero(~has_tails)
 
     def _are_links(self, heads: Array, tails: Array) -> Array:
-        """Return True for each pair (row number heads[i], id tails[i]) that is a link or a node with itself. Collective."""
+        """Return a mask of the pairs that may not be negatives: pairs (row number heads[i] over all ranks, node id tails[i]) that are a
+        link or a node with itself. Collective for the sampler "uniform".
+        """
         if not self.of_pairs:
             return self._are_local_links(heads - self.offsets[self.comm.rank], tails)
         owner = owners(heads, self.offsets)
@@ -292,23 +306,30 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_local_links(*part.T))
 
     def _are_local_links(self, heads: Array, tails: Array) -> Array:
-        """Return True for each pair (local row heads[i], id tails[i]) that is a link or a node with itself."""
+        """Return a mask of the pairs that may not be negatives: pairs (local row heads[i], node id tails[i]) that are a link or a node with
+        itself.
+        """
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
 def _draw_node(ends: Ends, random_bits: Array, counters: Array) -> Array:
-    """Return for each i the id of a node of the type `ends`, drawn uniformly by use of random_bits[i] and counters[i]."""
+    """Return for each i the id of a random node of the type `ends`, uniformly distributed. random_bits[i] and counters[i], the number of
+    the draw, determine the node.
+    """
     return ends.first + _draw_below(ends.n, random_bits, counters)
 
 
 def _draw_below(n: int | Array, random_bits: Array, counters: Array) -> Array:
-    """Return for each i a uniformly distributed integer from 0 to n - 1, drawn by use of random_bits[i] and counters[i]."""
+    """Return for each i a random integer in 0 .. n - 1, uniformly distributed. random_bits[i] and counters[i], the number of the draw,
+    determine the integer.
+    """
     variates = splitmix64(random_bits + counters.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
 class Candidates:
-    """Links of this rank, with the samplers of their negatives; a call makes the `LinkGraph` of a step. Calls are collective.
+    """Links of this rank, with samplers of their negatives. A call (step, link row numbers) draws negatives and returns the `LinkGraph` of
+    the step. Calls are collective.
 
     Construction is collective, too.
 
@@ -344,7 +365,8 @@ class Candidates:
         return other
 
     def pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
-        """Draw negatives of the links in rows `link_rows`; return row numbers (heads, tails), column 0 the links themselves. Collective.
+        """Draw negatives of the links with row numbers `link_rows` for the global step `step`. Return (heads, tails) as row numbers over
+        all ranks, a row for each link; column 0 has the link, the other columns its negatives. Collective.
 
         Parameters
         ----------
@@ -374,5 +396,7 @@ class Candidates:
         return LinkGraph(self.nodes, *self.pairs(step, link_rows), relations=self.relations_of(link_rows))
 
     def relations_of(self, link_rows: Array) -> Array | None:
-        """Return the relation index of the link in each of the rows `link_rows`, (k,) int64; None if there is only one relation."""
+        """Return the index of the relation of each of the links with row numbers `link_rows`, (k,) int64; None if all links are of one
+        relation.
+        """
         return None if self.relations is None else self.relations[link_rows]

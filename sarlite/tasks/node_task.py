@@ -104,7 +104,9 @@ class NodeTask(Task):
         split: TimeSplit | None = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
-            """Return the `load.Shard` `part` with splits by the times of its nodes; nodes without a label are in no split. Collective."""
+            """Return the rank's data `part` (a `load.Shard`) with splits by the times of its nodes. Nodes without a label are in no split.
+            Collective.
+            """
             comm, rows = part.graph.comm, part.rows
             if part.target not in part.times:
                 raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")
@@ -123,8 +125,8 @@ class NodeTask(Task):
 
 
 def _warn_of_transforms(part, split):
-    """Warn on rank 0 if features of the `load.Shard` `part` were scaled by statistics of rows that `split` does not train on.
-    Collective.
+    """Warn on rank 0 if features of this rank's data `part` (a `load.Shard`) were scaled by statistics of rows that `split`, a `TimeSplit`,
+    does not put into training. Collective.
     """
     transforms: JsonDict = next((entry[2] for entry in part.schema.get("nodes", ()) if entry[0] == part.target), None) or {}
     columns = [name for name, entry in transforms.get("columns", {}).items() if {*entry["statistics"]} - {"n", "width", "range"}]

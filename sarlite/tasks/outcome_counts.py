@@ -18,7 +18,8 @@ CountRows = Callable[[Array, Array], Array]
 
 
 class OutcomeCounts(NamedTuple):
-    """Counts for a run's report page, such as a confusion matrix: their description, and the function that counts.
+    """Counts for a run's report page, such as a confusion matrix. An instance holds a description of the counts and the function (output,
+    targets) -> counts.
 
     Attributes
     ----------
@@ -33,7 +34,9 @@ class OutcomeCounts(NamedTuple):
 
 
 class SummedCounts(Metric):
-    """Metric that adds up arrays of counts: those that a function (output, targets) -> counts returns for each batch."""
+    """Metric that counts rows for a run's report page: it sums the arrays that a function (output, targets) -> counts returns for the
+    batches.
+    """
 
     def __init__(self, count: CountRows) -> None:
         self.count, self.sums = count, np.zeros(())
@@ -46,7 +49,8 @@ class SummedCounts(Metric):
 
 
 def confusion(n_classes: int) -> CountRows:
-    """Return a function (output, targets) that counts rows by true class (first axis) and predicted class (second axis).
+    """Return a function (output, targets) -> confusion matrix, (n_classes, n_classes): the number of rows by true class (first axis) and
+    predicted class (second axis).
 
     Examples
     --------
@@ -59,7 +63,8 @@ def confusion(n_classes: int) -> CountRows:
 
 
 def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> CountRows:
-    """Return a function (output, targets) -> counts, (n_series, n_bins), of the arrays that `series` returns, by bins with bounds `edges`.
+    """Return a function (output, targets) -> counts, (n_series, n_bins): a histogram of each array of values that `series`(output, targets)
+    returns. `edges` are the bounds of the bins; the outer bins count the values beyond them, too.
 
     Parameters
     ----------
@@ -73,7 +78,8 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
 
 
 def score_counts(output: Array, labels: Array, positive: int) -> Array:
-    """Count the negative and the positive rows by bin of the predicted probability of class `positive`, (2, 240) int64.
+    """Return the numbers of negative (row 0) and positive (row 1) rows in each of 240 bins of the predicted probability of class
+    `positive`, (2, 240) int64.
 
     The bins are those of `SCORE_EDGES`.
 
@@ -86,9 +92,8 @@ def score_counts(output: Array, labels: Array, positive: int) -> Array:
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return `OutcomeCounts` for a histogram: the values of each array that `series` returns (called `names`), by bins with bounds `edges`.
-
-    `series` is a function (output, targets) -> list of arrays, as for `histogram`.
+    """Return the `OutcomeCounts` of a histogram with one series of counts for each of the `names`. `series` is a function (output, targets)
+    -> arrays of values, one for each name, and `edges` are the bounds of the bins.
     """
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))

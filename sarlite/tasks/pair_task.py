@@ -55,11 +55,15 @@ class PairTask(Task):
 
 
 def linked_of(run: RunSettings, part: DataPart) -> Linked:
-    """Return the graph of this rank's data `part`, with the relations that the run's options choose as links to predict. Collective."""
+    """Return the graph of this rank's data `part` with the relations whose edges are links to predict, as the run's options choose them.
+    Collective.
+    """
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 
 def with_links(part: Any, links: Links) -> Any:
-    """Return the `load.Shard` `part` with the graph, targets, splits and times of `links` in place of its nodes' graph and values."""
+    """Return a rank's data `part` (a `load.Shard`) with links in place of nodes as its rows: it has the graph, targets, splits and times of
+    `links`.
+    """
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows, seed_times=links.times)

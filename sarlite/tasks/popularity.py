@@ -50,17 +50,20 @@ class Popularity:
         self._counts = Tensor(counts, constant=True)
 
     def __call__(self, graph: LinkGraph, x: object) -> Tensor:
-        """Return the scores of each link and its negatives, (graph.n_dst, graph.n_candidates). Collective. `x` is ignored."""
+        """Return the scores of the links of `graph` and of their negatives, (graph.n_dst, graph.n_candidates); the link is in column 0. The
+        features `x` are ignored. Collective.
+        """
         return graph.score(self.decoder, self._counts)
 
     def encoder(self, nodes: object, x: object) -> Tensor:
-        """Return the number of training links to each node, by relation, (n_local, n_relations). The arguments are ignored."""
+        """Return the number of training links to each local node, with a column for each relation, (n_local, n_relations). Both arguments
+        are ignored.
+        """
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores, (n, c): from tails' counts by relation, (n, c, n_relations), column relation[i] of row i; None: column 0.
-
-        Heads are ignored.
+        """Return the scores of n x c pairs, (n, c), from `tail`, the tails' counts of links by relation, (n, c, n_relations): column
+        relation[i] in row i, or column 0 if `relation` is None. `head` only gives the shape.
         """
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

@@ -20,7 +20,8 @@ Links of the same source and relation have the same number. The rank of a traini
 
 
 class Ranking:
-    """Function that ranks this rank's validation and test links by score among all destinations. Calls are collective.
+    """Function that finds the positions of this rank's validation and test links among all destinations of their sources, sorted by score.
+    Calls are collective.
 
     Destinations that are already linked to the source do not count. For a validation link these are the destinations of
     training and validation links, for a test link the destinations of all links. Training links are not ranked.
@@ -55,7 +56,8 @@ class Ranking:
         self._link_keys = link_keys if filtered else [(keys[:0], levels[:0]) for keys, levels in link_keys]
 
     def __call__(self, decoder: Callable[..., Tensor], h: Array) -> Array:
-        """Return (source number, score, rank from 1) of this rank's links, (n, 3) float64, by `decoder` and encoder rows `h`. Collective.
+        """Return a row (source number, score, rank from 1 among all destinations) for each link of this rank, (n, 3) float64; zeros as
+        score and rank of training links. `decoder` computes scores from encoder rows; `h` has this rank's rows. Collective.
 
         The columns are SOURCE, SCORE and RANK.
 
@@ -81,7 +83,8 @@ class Ranking:
         return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
-        """Return by split the share of destinations in the top k of any source, by the scores of `decoder` for encoder rows `h`.
+        """Return {split: share of all destinations that are among the k best of any source}. `decoder` computes the scores from encoder
+        rows; `h` has this rank's rows. None for a split without links. Collective.
 
         The sources are those with links in the split. Destinations of training links are left out of a source's top k,
         and for "test" destinations of validation links, too.
@@ -117,7 +120,8 @@ class Ranking:
 
 
 def ranked_among_negatives(output: Array) -> Array:
-    """Rank links among their negatives by score; `output` has the link in column 0. Return rows (index, score, rank from 1), (n, 3).
+    """Return a row (index, score, rank from 1) for each link, (n, 3), with its rank among its own negatives. A row of `output` has the
+    score of a link in column 0, and the scores of its negatives in the other columns.
 
     The columns are SOURCE, SCORE and RANK.
 
@@ -138,5 +142,7 @@ def ranked_among_negatives(output: Array) -> Array:
 
 
 def one_relation(decoder: Callable[..., Tensor], number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the decoder of relation `number`, called as decoder(head, tail), made of one called as decoder(head, tail, relations)."""
+    """Return a function (head, tail) -> scores of the relation with index `number`, made of `decoder`, a function (head, tail, relation
+    index of each row) -> scores.
+    """
     return lambda head, tail: decoder(head, tail, np.full(len(head), number))

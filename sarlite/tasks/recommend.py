@@ -23,7 +23,8 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return (ids, scores), (q, k), of the k best destinations of local nodes `rows` but `excluded` pairs, by encoder rows `h`. Collective.
+    """Return (ids, scores), (q, k) each: the k destinations with the highest scores for each of the local nodes `rows`. The keys `excluded`
+    are pairs to leave out. `decoder` computes scores from encoder rows; `h` has this rank's rows. Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -74,9 +75,9 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return (score, position by score) of each link heads[i], tails[i] among `destinations` but `excluded` pairs, (n, 2), by rows `h`.
-
-    Collective. `h` are encoder rows.
+    """Return (score, position by score among `destinations`) of the links from heads[i] to tails[i], (n, 2); both are row numbers over all
+    ranks. The keys `excluded` are pairs that do not count. `decoder` computes scores from encoder rows; `h` has this rank's rows.
+    Collective.
 
     Parameters
     ----------
@@ -102,9 +103,10 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return (score, position by score) of each link heads[i], tails[i] among `destinations` but `excluded` pairs, (n, 2), by rows `h`.
+    """Return (score, position by score among `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). The keys
+    `excluded` are pairs that do not count. `decoder` computes scores from encoder rows; `h` has this rank's rows.
 
-    Collective. `h` are encoder rows. A position is 1 plus the number of destinations with a higher score; a tie adds a
+    Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a
     half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
 
     Parameters
@@ -157,7 +159,9 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
 
 
 def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, has_column: Array) -> Array:
-    """Count for link i the entries of scores[rows[i]] above link_scores[i], ties as half, without columns[i], its own, if has_column[i]."""
+    """Return for each link i how many of the scores in row rows[i] are above link_scores[i]; an equal score counts half. If has_column[i],
+    column columns[i] has the link's own score and does not count.
+    """
     others, limit = scores[rows], link_scores[:, None]
     higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
     itself = np.where(has_column, others[np.arange(len(rows)), columns], -np.inf)[:, None]
@@ -165,8 +169,8 @@ def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, ha
 
 
 def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
-    """Return (indices of links with sources in `source_slice`, position of each one's source in it), from links sorted by source.
-    `starts` has the position of each source's first link in `links_by_source`.
+    """Return (indices of the links of the sources in `source_slice`, position of each link's source in the slice). `links_by_source` has
+    all link indices, sorted by source; the links of source s are at starts[s] .. starts[s + 1] - 1.
     """
     counts = np.diff(starts)[source_slice]
     first = starts[min(source_slice.start, len(starts) - 1)]
@@ -174,21 +178,24 @@ def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice
 
 
 class _Columns:
-    """Lookup from the id of a destination to its column in a block of scores."""
+    """Map from the ids of destinations to their columns in a block of scores, whose columns belong to some destinations."""
 
     def __init__(self, ids: Array) -> None:
         self._order = np.argsort(ids)
         self._ids = ids[self._order]
 
     def __call__(self, ids: Array) -> tuple[Array, Array]:
-        """Return (column of each id, mask of the ids that have a column), both with the shape of `ids`."""
+        """Return (column of each destination id in the block of scores, mask of the ids that have a column), both shaped like `ids`."""
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return self._order[places], self._ids[places] == ids
 
 
 def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends,
             n_bytes: int) -> Iterator[tuple[Array, slice, Array]]:
-    """Yield (destination ids, slice of `rows`, scores by encoder rows `h`), in blocks of `n_bytes`, until all is scored. Collective."""
+    """Yield (destination ids, slice of `rows`, scores) until each local node of `rows` has been scored with all `destinations` of all
+    ranks. A block of scores has one row a node and at most about `n_bytes` bytes. `decoder` computes scores from encoder rows; `h` has the
+    local ones. Collective.
+    """
     cross = getattr(decoder, "cross", None)
     for ids, tails in _pieces(graph, h, destinations, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max((len(tails) if cross else tails.size) * h.itemsize, 1), 1)
@@ -203,8 +210,8 @@ def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinatio
 
 def _excluded_entries(graph: NodeRows, rows: Array, column_of: _Columns, destinations: Ends,
                       excluded: Array) -> tuple[Array, Array]:
-    """Return (row indices, column indices) of scores to ignore: `excluded` pairs, and a node with itself; `column_of` maps ids to
-    columns. A row belongs to a local node of `rows`.
+    """Return (row indices, column indices) of the entries of a block of scores that must not count: pairs with keys in `excluded`, and each
+    node with itself. Row i belongs to local node rows[i], and `column_of` maps destination ids to columns.
     """
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))
@@ -216,7 +223,9 @@ def _excluded_entries(graph: NodeRows, rows: Array, column_of: _Columns, destina
 
 
 def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[tuple[Array, Array]]:
-    """Yield (ids, rows of `h`) of the nodes `destinations` of all ranks, at most n at a time; `h` has local encoder rows. Collective."""
+    """Yield (ids, encoder rows) of the nodes `destinations` of all ranks, at most n nodes at a time and the same on every rank. `h` has the
+    encoder rows of this rank's nodes. Collective.
+    """
     comm, ids = graph.comm, np.asarray(graph.dst_ids, np.int64)
     here = np.flatnonzero((ids >= destinations.first) & (ids < destinations.first + destinations.n))
     for rank, size in enumerate(comm.allgather(len(here))):
@@ -228,7 +237,9 @@ def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[t
 
 
 def _merge_best(ids: Array, scores: Array, more_ids: Array, more_scores: Array) -> tuple[Array, Array]:
-    """Merge each row's k best `ids` and `scores`, (q, k), with `more_ids`, (c,), and `more_scores`, (q, c); return the k best of both."""
+    """Return (ids, scores), (q, k), of each row's k best among two sets of candidates: `ids` and `scores`, (q, k), the best so far, and
+    `more_ids`, (c,), whose scores are `more_scores`, (q, c). Best first; ties by ascending id.
+    """
     k = ids.shape[1]
     least = np.full((len(ids), 1), -np.inf) if more_scores.shape[1] <= k else \
         -np.partition(-more_scores, k - 1, axis=1)[:, k - 1 : k]

@@ -1,4 +1,4 @@
-"""Labels as inputs of a model: masked label prediction (Shi et al., 2020; SAR 4.2)."""
+"""Labels as inputs of a model: masked label prediction (Shi et al., 2020; used in section 4.2 of the SAR paper)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -46,7 +46,8 @@ class LabelInputs:
 
 
 class ShownLabels:
-    """Inputs for masked label prediction: features, and one-hot labels of random training rows. Construction is collective.
+    """Input rows for masked label prediction: the features, and further columns with the one-hot labels of some training rows, which are
+    drawn anew in each step. Construction is collective.
 
     The class receives only the labels of training rows, so no other label can reach the model.
 
@@ -104,7 +105,8 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: OutputRows, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Create the input rows of this rank from features `x` and from the labels of the training rows, rows["train"]. Collective.
+        """Create the input rows of this rank from its features `x` and the labels of its training rows, whose row numbers are
+        rows["train"]. `inputs` has the share of labels to show, and `graph` the ids of the rows. Collective.
 
         Parameters
         ----------
@@ -140,7 +142,8 @@ class ShownLabels:
                             f"{self.inputs.n_classes} classes")
 
     def to_train(self, batches: Any, step: int) -> Iterator[TrainingBatch]:
-        """Yield training batches whose inputs have labels of some training rows; `step` is the first batch's step. Collective.
+        """Yield the training batches `batches` with inputs that have the labels of some training rows. The first batch has the global step
+        `step`, which determines the drawn rows. Collective.
 
         The seeds of a sampled batch hide their labels. In a batch that is used in every step, randomly drawn training
         rows hide their labels, and the loss runs over these rows.
@@ -162,7 +165,8 @@ class ShownLabels:
             yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
-        """Draw the training rows whose labels are inputs; return (this rank's other training rows, their number on all ranks). Collective.
+        """Draw the training rows whose labels are inputs in the global step `step`. Return (row numbers of this rank's training rows whose
+        labels stay hidden, number of these rows on all ranks). Collective.
 
         The drawn labels are written into the columns of `x`.
 
@@ -191,7 +195,8 @@ class ShownLabels:
         return splitmix64(ids.astype(np.uint64) ^ random_key) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
-        """Return the features of a sampled batch and, in further columns, labels of random training rows, drawn for `step`: (n_src, k).
+        """Return the input rows of a sampled batch, (n_src, n_features + n_classes): features, and one-hot labels of the training rows
+        drawn for the global step `step`. Seeds, whose labels the batch predicts, hide theirs.
 
         k is n_features + n_classes. Seeds hide their labels on every rank. Another training node shows its label if it
         is drawn, which depends on the seed, the step and the node's id. So the input rows are the same for any number

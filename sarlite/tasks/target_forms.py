@@ -17,7 +17,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """Kind of targets, such as one class for each row: it checks targets, and counts outcomes for a run's report page.
+    """Kind of targets, such as "one class for each row". It checks the targets, and chooses what to count for a run's report page.
 
     Attributes
     ----------
@@ -59,7 +59,9 @@ class TargetForm:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return an object that counts a confusion matrix or a histogram for a run's report page; None for too many classes. Collective."""
+        """Return what to count for a run's report page: an `OutcomeCounts` for a confusion matrix of classes or a histogram of predictions.
+        None if there are too many classes. Collective.
+        """
         raise NotImplementedError
 
 
@@ -101,7 +103,7 @@ class ClassForm(TargetForm):
 
 
 class _ColumnForm(TargetForm):
-    """Base class of the kinds of numeric targets, (n,) or (n, n_outputs)."""
+    """Base class of the kinds of targets that are numbers: (n,), or (n, n_outputs) with a column for each output."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iufb":
@@ -141,7 +143,9 @@ class ValueForm(_ColumnForm):
 
 
 class LinkForm(TargetForm):
-    """Kind of targets of links: (n,) zeros, the column of each link in its row of scores, before its negatives."""
+    """Kind of targets of links: (n,) zeros. A row of the model's output has the scores of a link and its negatives, and the target is the
+    link's column, 0.
+    """
 
     name = "link"
 

@@ -65,7 +65,7 @@ class ConstantRows:
 
 
 class Targets:
-    """Change that a task makes to a run's data set: other labels or splits than the stored ones.
+    """Labels and splits of a run that replace the stored ones of its data set. A task makes them.
 
     Parameters
     ----------
@@ -258,11 +258,12 @@ class Task:
         self.form.check_width(self._metric, n_outputs)
 
     def make_metric(self) -> Metric | None:
-        """Create the metric of one split, to which no rows have been added yet; None if the task has no metric."""
+        """Create the metric of one split, which has no rows yet; return None if the task has no metric."""
         return self._metric.make(self.positive)
 
     def outputs(self, model: Callable[..., Tensor], graph: object, x: object) -> tuple[Tensor, Array]:
-        """Return (the model's output in evaluation mode, the array that metrics take, by default the output's values). Collective.
+        """Run `model` on `graph` and the input rows x; return (the output, the array that metrics take: by default the output's values).
+        Collective.
 
         Parameters
         ----------
@@ -281,7 +282,8 @@ class Task:
         return output, output.data if isinstance(output, Tensor) else output
 
     def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
-        """Return the loss function of a training, whose class weights are computed from the training rows `rows` of all ranks. Collective.
+        """Return the loss function of a training. If the task has class weights, they are computed from the `targets` of all ranks'
+        training rows, of which `rows` has this rank's row numbers. Collective.
 
         Parameters
         ----------
@@ -312,7 +314,8 @@ class Task:
         return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
     def input_rows(self, graph: object, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
-        """Return the input rows of a training: by default the features `tensor` in every step; tasks may draw others by `seed`. Collective.
+        """Return an object that gives each batch its input rows: by default the features `tensor` in every step. A task may change them
+        from step to step, by random numbers from `seed`. Collective.
 
         Parameters
         ----------
@@ -328,12 +331,15 @@ class Task:
         return ConstantRows(tensor)
 
     def full_batches(self, full: FullBatch) -> FixedBatch:
-        """Return the source of batches for training without a loader, by default the full batch in every step."""
+        """Return the source of batches for training without a loader; by default it yields the full batch `full`, of all training rows, in
+        every step.
+        """
         return FixedBatch(full)
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return an object that counts a confusion matrix or a histogram for a run's report page; None for too many classes. Collective.
+        """Return what to count for a run's report page: an `OutcomeCounts` for a confusion matrix of classes or a histogram of predictions.
+        None if there are too many classes. Collective.
 
         Parameters
         ----------
@@ -357,12 +363,13 @@ class Task:
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the kind of targets, such as "classify", for `name`, a value of the option --task."""
+        """Return the kind of targets, such as "classify", for `name`, the value of the option --task."""
         return name
 
     @classmethod
     def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> "Task":
-        """Create the task of a run from the value `name` of --task, the options `training`, and the model's number of outputs.
+        """Create the task of a run. `name` is the value of the option --task, `training` has the options for loss and metric, and
+        `n_outputs` is the number of the model's outputs.
 
         Parameters
         ----------
@@ -376,7 +383,8 @@ class Task:
 
     @classmethod
     def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
-        """Return the `Targets` of a run, its changes to the data set `part`; by default none: stored labels and splits. Collective.
+        """Return the labels and splits that replace the stored ones of a rank's data `part`, as a `Targets`; by default none are replaced.
+        `run` has the run's settings. Collective.
 
         Parameters
         ----------
@@ -388,12 +396,15 @@ class Task:
 
     @classmethod
     def n_more_inputs(cls, training: TrainingChoices, n_outputs: int) -> int:
-        """Return the number of input columns that the task adds to the features, 0 by default."""
+        """Return the number of input columns that the task adds to the features, 0 by default. `training` are options of the run, and
+        `n_outputs` is the model's number of outputs.
+        """
         return 0
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Module], run: RunSettings, nodes: object, n_outputs: int, rng: Random) -> Module:
-        """Create a run's model from `encoder`, a function (n_out, batches) -> model of nodes; some tasks add layers, drawn by `rng`.
+        """Make a run's model with `n_outputs` outputs, by default encoder(n_outputs, run.batches). `encoder` is a function that makes a
+        model of nodes; some tasks add layers whose parameters `rng` draws.
 
         Parameters
         ----------
@@ -410,7 +421,8 @@ class Task:
     @classmethod
     def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, train: ArrayLike | slice,
                     **options: Any) -> Loader:
-        """Create the loader of training batches, by a run's options `sampling`; `options` are further arguments of a loader. Collective.
+        """Make the loader of training batches from this rank's graph, features `x`, `targets` and training rows `train`. `sampling` are the
+        run's options for minibatches, and `options` are further keyword arguments of the loader. Collective.
 
         Parameters
         ----------
@@ -424,7 +436,8 @@ class Task:
 
     @classmethod
     def make_scoring(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
-        """Create the loader of evaluation batches, with all splits' rows, by a run's options `sampling` and loader `options`. Collective.
+        """Make the loader of evaluation batches, whose seeds are the rows of all splits in `rows`. `sampling` are the run's options for
+        minibatches, and `options` are further keyword arguments of the loader. Collective.
 
         `rows` has the masks or row numbers train, val and test.
         """
@@ -438,7 +451,7 @@ class Task:
 
 
 def one_of(what: str, word: str, choices: Collection[str]) -> str:
-    """Return `word` if it is among `choices`; otherwise raise a ConfigError that begins with `what`, the name of the argument."""
+    """Return `word` if it is one of `choices`; otherwise raise a ConfigError whose message begins with `what`, the name of the argument."""
     if word not in choices:
         raise ConfigError(f"{what}: {word!r} is not one of {', '.join(choices)}{suggestion(word, choices)}",
                           what.split()[0])

@@ -16,7 +16,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` over chosen rows from a `loss` of numbers, such as `ops.mse`: the mean over rows and columns.
+    """Make a `Loss`, which takes the chosen rows' outputs and targets, from `loss`, a function of arrays of numbers such as `ops.mse`. The
+    result is this rank's share of the mean over all values of the rows.
 
     Parameters
     ----------
@@ -40,7 +41,9 @@ def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
 
 
 def _candidate_scores(output: Tensor, rows: Array) -> Tensor:
-    """Return output[rows], (k, 1 + n_negatives): in each row the score of a link and of its negatives; check the shape."""
+    """Return output[rows], (k, 1 + n_negatives), after a check of the shape. Each row has the score of a link, followed by the scores of
+    its negatives.
+    """
     if output.ndim != 2 or output.shape[1] < 2:
         raise ShapeError(f"links: the model's output is {output.shape}, but each row must have the scores of a link and "
                          "its negatives")
@@ -48,7 +51,8 @@ def _candidate_scores(output: Tensor, rows: Array) -> Tensor:
 
 
 def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the share of links `rows` in the mean binary cross entropy of links (1) and negatives (0); all ranks have `count` links.
+    """Return this rank's share of the mean binary cross entropy of links (class 1) and negatives (class 0). A row of `output` has the
+    scores of a link and of its negatives; `rows` are the chosen links, and `count` is their number on all ranks.
 
     Examples
     --------
@@ -62,7 +66,7 @@ def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float
 
 
 def of_differences(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` of links: the mean of `loss` over the differences (score of a negative - score of its link).
+    """Make a `Loss` of links from `loss`, a function of differences: the mean of `loss` over all (score of a negative - score of its link).
 
     Parameters
     ----------
@@ -87,7 +91,8 @@ def of_differences(loss: Callable[..., Tensor]) -> Loss:
 
 
 def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the share of links `rows` in the mean cross entropy of a link among its negatives; all ranks have `count` links.
+    """Return this rank's share of the mean cross entropy whose classes are, in each row of the scores `output`, a link (the true class) and
+    its negatives. `rows` are the chosen rows, and `count` is their number on all ranks.
 
     Examples
     --------
@@ -98,7 +103,7 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the sum of max(0, 1 + difference) divided by `count`; `zeros` has the shape of `differences`."""
+    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` has the shape of `differences`."""
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 

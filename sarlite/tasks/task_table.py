@@ -16,7 +16,8 @@ TASKS: dict[str, type[Task]] = {
 
 
 def task_type(name: str, *, labelled_edges: bool = False, graph_set: bool = False) -> type[Task]:
-    """Return the task class for the value `name` of --task; labels are of nodes, of edges (`labelled_edges`), or of graphs (`graph_set`).
+    """Return the task class for `name`, the value of the option --task. The labels belong to edges if `labelled_edges`, to whole graphs if
+    `graph_set`, and otherwise to nodes.
 
     Parameters
     ----------

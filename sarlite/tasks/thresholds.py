@@ -80,7 +80,8 @@ def threshold_rule(text: str) -> ThresholdRule:
 
 
 def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the threshold, a probability, that `rule` selects by all ranks' scores and mask `positive`; None if none fits. Collective.
+    """Return the decision threshold, a probability, that `rule` selects for the scores of all ranks; `positive` is the mask of this rank's
+    positive rows. None if there are no positive rows or no threshold is precise enough. Collective.
 
     Parameters
     ----------
@@ -119,8 +120,8 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Compute what the rule maximizes for each score in `steps` as the threshold: F1, or true positives if precise enough,
-    (n_scores,). Rows with the score or a higher score are predicted as positive. With too low a precision the value is 0.
+    """Return the number that `rule` maximizes for each score in `steps` as the threshold, (n_scores,): F1, or the number of true positives
+    where the precision is high enough and otherwise 0. Rows with at least the score are predicted as positive.
     """
     if rule.name == "best-f1":
         return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)
@@ -132,7 +133,8 @@ def _probability(score):
 
 
 def decide(scores: Array, thresholds: Array) -> Array:
-    """Return True for each score whose probability is at least the threshold of its column, (n, k) bools.
+    """Return a mask of the rows and labels that are predicted as positive, (n, k): the probability of the score, a logit, is at least its
+    column's threshold.
 
     Parameters
     ----------

@@ -39,7 +39,8 @@ class TimeSplit:
 
     @classmethod
     def of(cls, text: str, kind: str | None) -> "TimeSplit":
-        """Parse "A,B": rows from time A on are for validation, from B on for testing; `kind` of times: "dates", "integers" or None.
+        """Parse `text`, "A,B", the first time of validation and the first time of test rows. `kind` says if times are "dates" or
+        "integers"; None means that the data have no times, an error.
 
         Parameters
         ----------
@@ -69,11 +70,13 @@ class TimeSplit:
         return f"{show_time(self.val_from, self.kind)},{show_time(self.test_from, self.kind)}"
 
     def __call__(self, times: ArrayLike) -> Array:
-        """Return the split of each of n times, (n,) int64: 0 for training, 1 for validation, 2 for test."""
+        """Return the split code of each of n `times`, (n,) int64: 0 for training, 1 for validation, 2 for test."""
         return np.searchsorted([self.val_from, self.test_from], np.asarray(times, np.int64), side="right")
 
     def check_counts(self, comm: Communicator, split: Array, what: str) -> None:
-        """Raise a DataError on every rank if no rank has a row in one of the splits (codes `split`); `what` names a row. Collective."""
+        """Raise a DataError on every rank if one of the three splits has no row on any rank. `split` has the split codes of this rank's
+        rows, and `what` is the word for a row in the error. Collective.
+        """
         counts = comm.allreduce(np.bincount(split, minlength=3)[:3].astype(np.int64))
         lacking = next((name for name, count in zip(NAMES, counts.tolist()) if not count), None)
         verb = {"val": "validate"}.get(lacking or "", lacking)
@@ -83,9 +86,8 @@ class TimeSplit:
 
 
 def time_split_of(run: RunSettings, part: DataPart) -> TimeSplit | None:
-    """Return the split by time that a run's option requests, for times of the kind in `part`; None without the option.
-
-    The kind decides whether the option has dates or integers.
+    """Return the `TimeSplit` of the run's option `time_split`, None without the option. The data `part` know whether times are dates or
+    integers.
     """
     text = run.training.time_split
     return None if text is None else TimeSplit.of(text, part.time_kind)
@@ -143,7 +145,9 @@ class FirstTimes:
         return at[:, 1]
 
     def _times_of_keys(self, keys: Array) -> Array:
-        """Return (1, first time) for each key of a pair that other ranks ask for, or (0, 0) if no edge connects it, (n, 2) int64."""
+        """Return (1, time of the first edge) for each pair that another rank asks for, or (0, 0) if no edge joins the pair, (n, 2) int64.
+        `keys` are integers that stand for the pairs.
+        """
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
