@@ -22,7 +22,8 @@ from sarlite.types import Array
 
 
 class Inputs(NamedTuple):
-    """Input arrays of a model, features and learned rows; also used for arrays of the same shapes, such as attributions.
+    """Input arrays of a model: features by node type, and learned rows by parameter. An instance may also hold other numbers of the same
+    shapes, such as attributions.
 
     Attributes
     ----------
@@ -36,7 +37,7 @@ class Inputs(NamedTuple):
     learned: dict[str, Array]
 
     def on_path(self, baseline: "Inputs", fraction: float) -> "Inputs":
-        """Return the inputs at `fraction` of the straight line from `baseline`, at fraction 0, to these inputs, at fraction 1.
+        """Return the point at `fraction` of the straight line from the inputs `baseline` (fraction 0) to these inputs (fraction 1).
 
         Examples
         --------
@@ -49,7 +50,8 @@ class Inputs(NamedTuple):
 
 
 class Scorer:
-    """Function that scores one node: a number that a model computes from the input rows, the learned rows and the edges.
+    """Function that computes the score of one node, a number that is derived from the model's output, for given input rows, learned rows
+    and edges.
 
     Parameters
     ----------
@@ -74,13 +76,15 @@ class Scorer:
             parameter.requires_grad = any(parameter is learned for learned in self._learned.values())
 
     def output(self, x: Mapping[str, Tensor], graph: Graph | NodeType | None = None) -> Tensor:
-        """Return the model's output for the scored node, (1, n_outputs), from input rows `x`; `graph` None means the scorer's graph."""
+        """Return the model's output for the scored node, (1, n_outputs), from the input rows `x` by node type. `graph` takes the place of
+        the scorer's graph unless it is None.
+        """
         graph = self.graph if graph is None else graph
         rows: Any = x if isinstance(self.graph, NodeType) else self._propagated(graph, x[NODE])
         return self.model(graph, rows)[self.row : self.row + 1]
 
     def value(self, inputs: Inputs | None = None, graph: Graph | NodeType | None = None) -> float:
-        """Return the node's score for other `inputs` or on another `graph`; None means the scorer's own inputs or graph."""
+        """Return the node's score. `inputs` and `graph` take the place of the scorer's own inputs and graph unless they are None."""
         with no_grad():
             x = self._tensors(self.inputs if inputs is None else inputs, False)
             return float(self.score(self.output(x, graph)).item())
@@ -91,14 +95,17 @@ class Scorer:
             return self.output(self._tensors(self.inputs, False)).data[0]
 
     def gradients(self, inputs: Inputs) -> Inputs:
-        """Return the gradients of the score with respect to the input rows and learned rows, at the values `inputs`."""
+        """Return the gradients of the score with respect to the input rows and the learned rows, as `Inputs`; `inputs` are the values where
+        they are computed.
+        """
         x = self._tensors(inputs, True)
         self.score(self.output(x)).backward()
         return Inputs({name: _gradient(tensor) for name, tensor in x.items()},
                       {name: _gradient(tensor) for name, tensor in self._learned.items()})
 
     def gate_gradients(self, gates: Mapping[Relation, Array]) -> dict[Relation, Array]:
-        """Return by relation the score's gradients with respect to `gates`. A gate is a number that multiplies an edge's message.
+        """Return for each relation the gradients of the score with respect to its array in `gates`. A gate is a number that multiplies the
+        message of one edge.
 
         Parameters
         ----------
@@ -113,11 +120,15 @@ class Scorer:
         return {relation: _gradient(gate) for relation, gate in tensors.items()}
 
     def gated_value(self, gates: Mapping[Relation, Array]) -> float:
-        """Return the score if the message of each edge is multiplied by a gate, a number; `gates` has them by relation."""
+        """Return the score if the message of each edge is multiplied by its number in `gates`, which has an array (n_edges,) for each
+        relation.
+        """
         return self.value(graph=self._gated(self._gates(gates, False)))
 
     def value_without(self, relation: Relation, edge: int) -> float:
-        """Return the score on the graph without one edge of a relation, whose index is `edge`, as if the data lacked the edge."""
+        """Return the score on a graph that lacks one edge of `relation`; `edge` is the index of the edge in the relation's arrays of edge
+        values.
+        """
         if isinstance(self.graph, NodeType):
             whole = self.graph.graph
             remaining = _all_but(edge, whole.in_edges(relation))
@@ -141,8 +152,8 @@ class Scorer:
         return gated(self.graph, gates if isinstance(self.graph, NodeType) else {None: gates[RELATION]})
 
     def _propagated(self, graph: Any, x: Tensor) -> Tensor:
-        """Return the model's input rows from features x: x or, side by side, S^k x for each k of the model's attribute `powers`.
-        S is the normalized adjacency matrix.
+        """Return the model's input rows for the features x on `graph`. They are x, or S^k x side by side for each k in the model's
+        attribute `powers`; S is the normalized adjacency matrix.
         """
         powers = getattr(self.model, "powers", None)
         if powers is None:
@@ -154,7 +165,7 @@ class Scorer:
 
 
 def _all_but(edge: int, edges: InEdges) -> Array:
-    """Return a mask of all `edges` but one; `edge` is the index of this edge in the arrays of edge values."""
+    """Return a mask of `edges` that is False only for the edge whose index in the arrays of edge values is `edge`."""
     return (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers) != edge
 
 
@@ -163,7 +174,8 @@ def _gradient(tensor):
 
 
 def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
-    """Return the integrated gradients of the inputs on the straight path from `baseline`, by quadrature with `steps` points.
+    """Return the integrated gradients of the score with respect to the scorer's inputs, as `Inputs`. The path is the straight line from
+    `baseline` to the inputs, and `steps` is the number of quadrature points.
 
     The sum of all attributions approximates the difference of the scores of the inputs and of the baseline.
 
@@ -186,7 +198,8 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return the attribution of the score to each edge in the masks `chosen`, by integrated gradients at `steps` points.
+    """Return for each relation the attribution of the score to each edge in the mask chosen[relation], by integrated gradients at `steps`
+    points. The path scales the messages of these edges from 0 to 1.
 
     Each edge has a gate, a factor of its message. The gates of the chosen edges vary together from 0 to 1. The gates of
     other edges are 1.
@@ -225,7 +238,8 @@ def quadrature(steps: int) -> Iterator[tuple[float, float]]:
 
 
 def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: list[int] | slice) -> Inputs:
-    """Return the inputs with the given columns of the rows of one node type replaced by the columns of the baseline.
+    """Return a copy of `inputs` whose features of one node type are those of `baseline` in the given `columns`; other columns are
+    unchanged.
 
     Parameters
     ----------

@@ -25,7 +25,8 @@ MOST_STEPS, MOST_PRODUCTS = 200, 3e10
 
 def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
               rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
-    """Fit a constant and, to `features`, a regression, both without edges; return their metric of the task by split. Collective.
+    """Return the task's metric by split of two baselines that use no edges: a constant prediction and, unless `features` is None, a
+    regression on the features. Both are fitted to the training rows of all ranks. Collective.
 
     Parameters
     ----------
@@ -81,7 +82,8 @@ def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array
 
 
 def row_features(part: Shard) -> tuple[Array | None, Array]:
-    """Return (features, ids) of this rank's nodes, graphs or node pairs that a run predicts, as arguments of `baselines`. Collective.
+    """Return (features, ids) of this rank's rows that a run predicts, which are nodes, graphs or node pairs. The features are None for
+    nodes without features and for pairs of relational data. Collective.
 
     Parameters
     ----------
@@ -109,13 +111,13 @@ def row_features(part: Shard) -> tuple[Array | None, Array]:
 
 
 def _side_by_side(head: Tensor, tail: Tensor) -> Tensor:
-    """Concatenate the rows of both ends of each pair (head[i], tail[i]): (n, 2 * width)."""
+    """Return the rows of both ends of each pair, head[i] and tail[i], next to each other: (n, 2 * width)."""
     return ops.concat([head, tail], axis=-1).reshape(len(head), -1)
 
 
 def _sample(comm: Communicator, ids: Array, train: Array, width: int) -> Array:
-    """Draw about `MOST_ROWS` training rows of all ranks, or fewer if rows are wide (`width`); return this rank's row numbers.
-    Collective. `train` are row numbers of the training rows. The sample depends only on the `ids` of the rows.
+    """Return this rank's part of a random sample of the training rows of all ranks: about `MOST_ROWS` rows, or fewer if a row has many
+    columns (`width`). `train` are this rank's training row numbers; the draw depends only on the `ids` of the rows. Collective.
     """
     n = int(comm.allreduce(np.array([len(train)], np.float64))[0])
     most = min(MOST_ROWS, MOST_VALUES // max(width, 1))
@@ -124,7 +126,9 @@ def _sample(comm: Communicator, ids: Array, train: Array, width: int) -> Array:
 
 
 def _gathered(comm, ids, x, labels):
-    """Gather all ranks' rows on rank 0, sorted by id; return (features in float64, labels) there, None on other ranks. Collective."""
+    """Gather the rows of all ranks on rank 0. Return (features x as float64, labels), sorted by the rows' ids, on rank 0 and None on other
+    ranks. Collective.
+    """
     parts = [comm.gather(np.ascontiguousarray(array)) for array in (np.asarray(ids, np.int64), x, labels)]
     if comm.rank:
         return None
@@ -134,8 +138,8 @@ def _gathered(comm, ids, x, labels):
 
 
 def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs: int, sample: Any) -> Array:
-    """Return the best constant output, (n_outputs,): logits of class frequencies in rows `train`, or for "regress" the mean of
-    `sample`. Collective. The frequencies count the rows of all ranks. The mean is of the targets in rank 0's `sample`.
+    """Return the best constant output, (n_outputs,). For classes and labels these are the logits of their frequencies in the rows `train`
+    of all ranks; if `form` is "regress", the mean target in rank 0's `sample`, (x, labels). Collective.
     """
     if form == "regress":
         return comm.broadcast(sample[1].mean(0, np.float64) if comm.rank == 0 and len(sample[1])
@@ -148,8 +152,8 @@ def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs
 
 
 def _fit(comm: Communicator, form: str, sample: Any, n_features: int, n_outputs: int) -> tuple[Array, Array]:
-    """Fit the regression for targets of the kind `form` to rank 0's `sample` (x, labels); return (weights, bias) on all ranks.
-    Collective. The shapes are (n_features, n_outputs) and (n_outputs,).
+    """Fit a regression to rank 0's `sample`, (x, labels), and return (weights (n_features, n_outputs), bias (n_outputs,)) on all ranks. It
+    is linear if `form` is "regress", otherwise logistic. Collective.
     """
     weights, bias = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
     if comm.rank == 0:
@@ -243,8 +247,8 @@ def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array,
 
 
 def _scores(comm, task, x, labels, rows, weights, bias):
-    """Return {split: the task's metric of the outputs x @ weights + bias}; `rows` are row numbers by split. Collective. Outputs
-    are rounded to float32, so that rows with equal features have equal outputs on any number of ranks.
+    """Return {split: metric of the task} of the outputs x @ weights + bias, rounded to float32 so that rows with equal features tie. `rows`
+    has this rank's row numbers by split; a split without rows has None. Collective.
     """
     scores, step = {}, max(1, MOST_VALUES // max(weights.shape))
     for name, split_rows in rows.items():

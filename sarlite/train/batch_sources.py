@@ -27,7 +27,8 @@ LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": m
 
 def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: Callable[..., Tensor],
             features: Features) -> Mapping[str, Batch | Loader]:
-    """Make the batches or loaders that a run's options request: the arguments `batches` and `scoring` of `Trainer`. Collective.
+    """Make the batches or loaders that a run's options ask for, as a dict with the arguments `batches` and `scoring` of `Trainer`; {} for
+    training on the full graph. `part` is this rank's data, and `features` are the model's input rows. Collective.
 
     Parameters
     ----------
@@ -60,16 +61,17 @@ def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: 
 
 
 def _zeros(features: Any, n_more_columns: int = 0) -> Any:
-    """Return a Tensor of zeros like `features`, with `n_more_columns` more columns; for a dict of features, a dict of Tensors."""
+    """Return a Tensor of zeros with the shape of `features` and `n_more_columns` more columns. For a dict of arrays return a dict of
+    Tensors, without more columns.
+    """
     if isinstance(features, dict):
         return {name: _zeros(x) for name, x in features.items()}
     return Tensor(np.zeros((len(features), features.shape[1] + n_more_columns), features.dtype))
 
 
 def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
-    """Return {"batches": message-flow batch of the training rows, "scoring": of all splits}; the model has `n_layers` layers. Collective.
-
-    A message-flow batch has only the rows and edges that its outputs depend on.
+    """Return {"batches": a message-flow batch for the training rows, "scoring": one for the rows of all splits}, for a model with
+    `n_layers` layers. A message-flow batch has only the rows and edges that its outputs depend on. Collective.
     """
     graph, rows = part.graph, part.rows
     splits = [row_numbers(name, getattr(rows, name), graph.n_dst) for name in SPLITS]
@@ -78,9 +80,8 @@ def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
 
 
 def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
-    """Return {"batches": loader for training, of rows without neighbours if `rows_alone`} and, if evaluation samples, "scoring".
-
-    Collective. With `rows_alone`, "batches" is a RowLoader.
+    """Return {"batches": loader of training batches} and, if the run samples neighbours in evaluation, too, "scoring": a loader of
+    evaluation batches. If `rows_alone`, training batches have rows without neighbours (`RowLoader`). Collective.
     """
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
@@ -95,7 +96,8 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
 
 
 def temporal_of(asked: Any, part: Shard) -> Temporal:
-    """Return the `Temporal` of a loader: times of this rank's nodes and seeds, and the rule in `asked` for picking earlier edges.
+    """Return the options of a loader for sampling in time, a `Temporal`: times of the nodes and seeds in this rank's data `part`, and how
+    to pick among earlier edges, from the run's options `asked`.
 
     No picked edge is later than the seed.
 

@@ -21,7 +21,8 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write this rank's caches to a file, deleted again in a `trial`; return the checkpoint's entry on all files, None without caches.
+    """Write this rank's embedding caches to a file in `folder`. Return the entry about all ranks' files for the checkpoint's metadata, None
+    if no rank has caches. A `trial` deletes the file again and only tests if the disk has room. Collective.
 
     Collective.
 
@@ -69,14 +70,15 @@ def _write(path, contents, trial):
 
 
 def _id_digests(comm, graph):
-    """Return a list with a digest of the global ids of each rank's rows, which tells if stored caches fit the division.
-    Collective. The caches address halo rows by numbers that depend on these ids.
+    """Return a list with a digest of the node ids of each rank's rows. Equal lists mean that stored caches fit, because the rows are
+    divided among the ranks as before. Collective.
     """
     return comm.allgather(digest(graph.dst_ids).hex())
 
 
 def remove_others(folder, caches, size):
-    """Remove cache files from a folder, except the `size` ranks' files listed in `caches`, a checkpoint's entry; None lists none.
+    """Remove the cache files in `folder` that the checkpoint does not use. `caches` is the entry about cache files in the checkpoint's
+    metadata, written on `size` ranks; None means that all files are removed.
 
     Parameters
     ----------
@@ -95,12 +97,13 @@ def remove_others(folder, caches, size):
 
 
 def files(folder):
-    """Return the paths of all cache files in a folder; [] if the folder does not exist."""
+    """Return the paths of all files with embedding caches in `folder`; [] if the folder does not exist."""
     return [path for path in folder.iterdir() if NAMES.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Load this rank's caches from the files listed in `caches`, the checkpoint's entry; return None, or why they do not fit. Collective.
+    """Load this rank's embedding caches from the files in `folder` that `caches`, an entry of the checkpoint's metadata, lists. `step` is
+    the global step to continue at. Return None, or the reason why the caches do not fit. Collective.
 
     Parameters
     ----------

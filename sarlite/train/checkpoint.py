@@ -40,7 +40,7 @@ NAME = "checkpoint.safetensors"
 
 
 def path_of(path: AnyPath) -> str:
-    """Return `path` if it is a file; for the folder of a run, return the path of the checkpoint in the folder.
+    """Return the path of a checkpoint: `path` itself or, if `path` is the folder of a run, the path of the checkpoint in the folder.
 
     Parameters
     ----------
@@ -62,7 +62,8 @@ def path_of(path: AnyPath) -> str:
 
 def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str, object], *, trial: bool = False,
          new: bool = False) -> str:
-    """Write arrays and metadata to a file atomically; return its SHA-256. `trial` deletes the file again; `new` refuses to replace one.
+    """Write arrays and metadata to a file atomically, and return the file's SHA-256. A `trial` deletes the file again and only tests if the
+    disk has room; `new` refuses to replace a file.
 
     Parameters
     ----------
@@ -105,7 +106,9 @@ def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str,
 
 
 def _write(comm, path, tensors, metadata, *, trial=False, new=False):
-    """Write arrays of rank 0 and `_Owned` tensors of all ranks to a file, as `save`; return its SHA-256, on rank 0 only. Collective."""
+    """Write `tensors` and `metadata` to a file from rank 0: arrays of rank 0, and `_Owned` tensors with rows of all ranks. A `trial`
+    deletes the file again; `new` refuses to replace one. Return the file's SHA-256 on rank 0, None on others. Collective.
+    """
     header = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
         open_ = lambda: held.enter_context(TensorWriter(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
@@ -120,14 +123,14 @@ def _write(comm, path, tensors, metadata, *, trial=False, new=False):
 
 
 class _Owned:
-    """Tensor of a checkpoint whose rows are divided among the ranks, and which rank 0 writes in pieces."""
+    """Tensor of a checkpoint whose rows are divided among the ranks. Rank 0 gathers and writes the rows in pieces."""
 
     def __init__(self, owners, rows):
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial: bool) -> Iterator[Array | None]:
-        """Yield arrays with the rows of all ranks by ascending id, on rank 0, and None on others; in a `trial` repeat rank 0's
-        rows. In a trial, yield the same number of rows without communication: copies of rank 0's rows.
+        """Yield the rows of all ranks by ascending id in several arrays on rank 0, and None as often on other ranks. In a `trial`, which
+        tests the disk, yield copies of this rank's rows, as many as all ranks have, without communication.
         """
         if not trial:
             return self.owners.gather(self.rows)
@@ -137,7 +140,7 @@ class _Owned:
 
 
 def load(path: AnyPath) -> tuple[dict[str, Array], JsonDict]:
-    """Return (arrays by name, metadata) of a checkpoint file, after a comparison with its checksum.
+    """Read a checkpoint file after its checksum is verified; return (arrays by name, metadata).
 
     Parameters
     ----------
@@ -207,7 +210,8 @@ def _stored(path, check=True):
 
 
 def write(path, trainer, metadata, best=None, keys=None, **options):
-    """Write a trainer's state to a checkpoint from rank 0, with arrays `best` of the best epoch's model and row `keys`, if any. Collective.
+    """Write a trainer's state and `metadata` to a checkpoint from rank 0. `best` has this rank's arrays of the best epoch's model, and
+    `keys` the hashes of node names for rows of learned parameters; None omits them. Collective.
 
     Parameters
     ----------
@@ -262,7 +266,8 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Return (tensors, metadata) of a checkpoint: the tensors whose names begin with the first of `prefixes` that occurs. Collective.
+    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks. Read only tensors whose names begin with the first of
+    `prefixes` that any name has. Tensors divided by rows are on rank 0 only. Collective.
 
     Parameters
     ----------
@@ -327,8 +332,8 @@ def _not_finite(flat):
 
 
 def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return ({name in the file: this rank's array}, {name in the file: parameter} of arrays divided by rows), with the best
-    state `best`. `best` is the state of the best epoch's model, if any. `_owned` makes the second dict.
+    """Return ({name in the file: this rank's array}, {name in the file: parameter}); the second dict has the tensors whose rows are divided
+    among ranks. `best` is the state of the best epoch's model, None to leave it out.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -337,8 +342,8 @@ def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[s
 
 
 def _owned(trainer: Any, has_best: bool) -> dict[str, str]:
-    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks; `has_best` adds the best epoch's.
-    Such tensors are the parameter itself, its values in the best epoch, and the optimizer's state for the parameter.
+    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks: such parameters, their optimizer state and,
+    if `has_best`, their values in the best epoch.
     """
     names = trainer.model.row_ids()
     owned = {prefix + name: name for prefix in ("model.", *(["best."] if has_best else [])) for name in names}
@@ -350,7 +355,8 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata, keys=None):
-    """Load the state that `read` returned into a trainer, rows by `keys` if given; return the best epoch's arrays by name. Collective.
+    """Load the state of a checkpoint, `tensors` and `metadata` as `read` returns them, into a trainer. Rows are matched by `keys`, hashes
+    of node names, or by id if `keys` is None. Return the best epoch's arrays by name. Collective.
 
     Parameters
     ----------
@@ -412,7 +418,7 @@ def restore_state(trainer, tensors, metadata, keys=None):
 
 @contextmanager
 def errors_of(path):
-    """Return a context that begins the message of a CheckpointError raised inside it with the path of the checkpoint."""
+    """Return a context that puts the path of the checkpoint before the message of a CheckpointError raised inside it."""
     try:
         yield
     except CheckpointError as error:
@@ -420,8 +426,8 @@ def errors_of(path):
 
 
 def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
-    """Return {name: this rank's array} for the tensors in `rows`, {name: parameter}, which are filled with a checkpoint's rows.
-    Raise a CheckpointError unless the trainer and the checkpoint have the same tensors that are divided by rows.
+    """Return {name: this rank's array} of the tensors whose rows are divided among ranks, to be filled from a checkpoint. `rows`, {name:
+    parameter}, are these tensors in the checkpoint; other ones in the trainer raise a CheckpointError.
     """
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
@@ -433,7 +439,8 @@ def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Load parameters that `read` returned into a model; return by parameter the map that matched rows by `keys`, or None. Collective.
+    """Load the parameters of a checkpoint, `tensors` and `metadata` as `read` returns them, into a model. Return for each parameter divided
+    by rows the map that matched rows by `keys` (hashes of node names), None if they were matched by id. Collective.
 
     Parameters
     ----------
@@ -487,8 +494,8 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return {parameter divided by rows: map, by `keys` of node names or else by id, to the rows of a checkpoint's tensors}.
-    Collective. The map is a `KeyedRows` or an `Owners`.
+    """Return for each parameter divided by rows the map from this rank's rows to the rows of the checkpoint's `tensors`: a `KeyedRows` by
+    `keys`, hashes of node names, if both sides have them, otherwise an `Owners` by id. Collective.
     """
     row_maps = {}
     for parameter, ids in model.row_ids().items():
@@ -503,8 +510,8 @@ def _owners(comm, model, tensors, keys):
 
 
 def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointError | None:
-    """Return a CheckpointError if `stored`, a checkpoint's ids, are not as many as the rows of `owners`; None if equal or
-    `stored` is None. `keyed` is True if the checkpoint has node names.
+    """Return a CheckpointError if the number of a checkpoint's ids `stored` differs from the number of rows of `owners`; None if it is
+    equal or `stored` is None. `keyed` is True if the checkpoint has node names.
     """
     if stored is None or stored.shape[:1] == (owners.n,):
         return None
@@ -514,7 +521,9 @@ def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointErro
 
 
 def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> CheckpointError | None:
-    """Return a CheckpointError if the checkpoint has no row for a node name in `row_maps`, {parameter: map of rows}; else None."""
+    """Return a CheckpointError if a row has a node name that the checkpoint lacks, otherwise None. `row_maps` has for each parameter the
+    map from rows to the checkpoint's rows.
+    """
     for name, row_map in row_maps.items():
         if isinstance(row_map, KeyedRows) and row_map.n_missing:
             return CheckpointError(f"{name!r}: {row_map.n_missing} nodes have no row in the checkpoint")
@@ -522,8 +531,8 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 
 def _checked_to_fill(comm, owners, tensors, arrays):
-    """Check that checkpoint `tensors` fit `arrays`, {name: (parameter, local rows)}; return a list of (owners, tensor, local
-    rows). Collective. The tensor is None on other ranks than rank 0.
+    """Check that a checkpoint's `tensors` fit `arrays`, {name: (parameter, local rows to fill)}. Return a list of (map of the parameter in
+    `owners`, tensor, local rows); the tensor is None on ranks other than 0. Collective.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

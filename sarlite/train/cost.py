@@ -43,7 +43,7 @@ REMOTE_ARRAYS = {"oneshot": 2.5, "sgc": 2.5, "sign": 0.0}
 
 
 class Shape(NamedTuple):
-    """Sizes of one rank's part of the graph and of the model, from which the cost of a run is computed.
+    """Sizes of a run that determine its cost: of one rank's part of the graph, and of the model.
 
     Attributes
     ----------
@@ -88,7 +88,9 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the sizes (a `Shape`) of a run of the model `spec`; `part` are the fields about the part of the graph, such as n_rows."""
+        """Return the sizes of a run with the model `spec`, `n_in` features and `n_out` outputs. `part` are the fields of `Shape` about the
+        rank's part of the graph, such as n_rows.
+        """
         values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
         values |= spec.options
         dropout = values.get("input_dropout", 0.0 if spec.spec in ("sage", "gin", "pna", "sgc", "sign") else None)
@@ -99,7 +101,8 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the sizes (a `Shape`) of full-batch training on `part`, or None if no formula fits; `label_inputs` adds input columns.
+        """Return the sizes of full-batch training of the model `model` on this rank's data `part`; None if no formula fits the graph, the
+        model or the mode in `options`. `label_inputs` is True if labels are inputs, too.
 
         The model, the kind of graph and the mode must have a formula.
         """
@@ -113,7 +116,7 @@ class Shape(NamedTuple):
 
     @property
     def layer_widths(self) -> list[tuple[int, int]]:
-        """Widths of the matrix product in each layer, [(n_in, n_out), ...]."""
+        """Numbers of input and output columns of the matrix product in each layer, [(n_in, n_out), ...]."""
         widths = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
         if self.model == "sgc":
             widths = [self.n_in, self.n_out]
@@ -125,7 +128,8 @@ class Shape(NamedTuple):
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return (forward, again, pushed): values of a halo row that each aggregation fetches, refetches, and pushes in a step or evaluation.
+    """Return three lists with an entry for each aggregation of a step (of an evaluation unless `training`): numbers for one halo row that
+    are fetched in the forward pass, fetched again in the backward pass, and pushed there as gradients.
 
     The lists have an entry for each aggregation of a training step, or of an evaluation if `training` is False. The
     first layer's sums of constant features are stored in the first step, and are not counted.
@@ -199,7 +203,9 @@ def peak_bytes(shape: Shape) -> int:
 
 
 def _remote_values(shape: Shape) -> float:
-    """Return the largest number of values of peers' rows, gradients and messages that a rank holds, for a run with sizes `shape`."""
+    """Return the largest number of values that a rank holds at once for rows of other ranks: their features, gradients and messages.
+    `shape` has the sizes of the run.
+    """
     forward, _, pushed = fetched_widths(shape)
     width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc") else [])],
                 default=0)
@@ -217,7 +223,9 @@ def n_parameters(shape: Shape) -> int:
 
 
 def step_work(shape: Shape) -> Mapping[str, float]:
-    """Return {"flops": of a step's matrix products, "edge_bytes": that its aggregations read} on a rank, for a run with sizes `shape`."""
+    """Return the work of one rank in a training step of a run with sizes `shape`: {"flops": operations of matrix products, "edge_bytes":
+    bytes that aggregations read}.
+    """
     forward, again, pushed = (sum(each) for each in fetched_widths(shape))
     flops = 6 * shape.n_rows * n_parameters(shape)  # forward, for the weights, for the input
     return {"flops": flops, "edge_bytes": shape.n_edges * shape.itemsize * (forward + again + pushed)}

@@ -19,7 +19,8 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values o
 
 
 class EdgeValueUse(NamedTuple):
-    """How a run uses edge weights and edge features: each is required, used if the data have it, ignored or refused.
+    """How a run uses the edge weights and the edge features of the data: an array is required, used if the data have it, ignored, or
+    refused.
 
     Attributes
     ----------
@@ -42,7 +43,8 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return how a run uses edge values: by two options or, if None, by model class `cls` and the data; `signed` allows negative weights.
+    """Return how a run uses edge values. The options `edge_weights` and `edge_features` decide; None means that an array is used if the
+    model class `cls` supports it and the data have it. `signed` is True if weights may be negative.
 
     Parameters
     ----------
@@ -61,7 +63,8 @@ def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, sig
 
 
 def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) -> list[str]:
-    """Return which of the arrays "edge_weight" and "edge_features" the data have and `wanted` uses; `spec` names the data. Collective.
+    """Return the names among "edge_weight" and "edge_features" of the arrays that the data set has and that `wanted` lets the run use.
+    `spec` is the name of the data in errors. Collective.
 
     Relational data have an array if any relation has it.
 
@@ -86,7 +89,8 @@ def _is_used(name, dataset, wanted, spec):
 
 
 def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
-    """Return {array name: values of this rank's `edges`, checked by `wanted`}, None for a name not in `names`; `spec` names the data.
+    """Return {array name: values of this rank's `edges`}, with None for an array that `names` lacks. `wanted` says if weights may be
+    negative, and `spec` is the name of the data in errors.
 
     The name of the data is for error messages.
 
@@ -125,7 +129,8 @@ def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType |
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return edge `values` with entries for new self loops, of the rows that `added` marks; the edges with loops are (indptr, indices).
+    """Return `values`, arrays of edge values by name, with entries for new self loops. (indptr, indices) are the edges with the loops,
+    `added` is the mask of the rows that got one, and `first_row` is the global number of local row 0.
 
     An added loop has the weight 1 and features 0, and its time is before all other times.
 

@@ -17,7 +17,8 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
         stopping: Stopping | None = None, on_epoch: Callable[[JsonDict], object] = lambda record: None,
         on_step: Callable[[int, float], object] = lambda done, loss: None,
         on_divergence: Callable[[str], object] = lambda text: None) -> Best:
-    """Train epochs start .. epochs - 1, evaluate every `eval_every`, and return the best epoch; `on_...` are callbacks. Collective.
+    """Train epochs start .. epochs - 1, evaluate after every `eval_every` epochs, and return the best epoch. `best` is the best epoch
+    before, `stopping` the rule that ends training early (None: never), and `on_...` are callbacks. Collective.
 
     Training ends early if `on_epoch` returns True, if `stopping` ends it, or if training diverges. Training has diverged
     if the loss is not finite, or more than `DIVERGED` times the loss of the first epoch. A diverged epoch cannot become
@@ -96,15 +97,17 @@ def _check_rows(trainer: Any, stopping: Stopping | None) -> None:
 
 
 def _end_diverged(trainer: Any, best: Best, reason: str, on_divergence: Callable[[str], object]) -> None:
-    """Restore the best epoch's parameters, and call `on_divergence` with a text that tells the user the reason."""
+    """Restore the parameters of the best epoch after training has diverged, and call `on_divergence` with a text for the user that contains
+    the `reason`.
+    """
     trainer.model.load_state_dict(best.state)
     on_divergence(f"training diverged, {reason.removesuffix(': try a lower learning rate')}, and ended; the model has the "
                   f"parameters of epoch {best.epoch}: try a lower learning rate")
 
 
 def _train_epoch(trainer: Any, epoch: int, on_step: Callable[[int, float], object]) -> JsonDict:
-    """Train an epoch; return its record, a dict with the loss, seconds and learning rate, and None for the scores of an
-    evaluation. `on_step` is called as on_step(n_steps_done, loss).
+    """Train one epoch. Return its record, a dict with the loss, seconds and learning rate, and with None for the scores of an evaluation.
+    `on_step` is called as on_step(n_steps_done, loss).
     """
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
@@ -113,7 +116,9 @@ def _train_epoch(trainer: Any, epoch: int, on_step: Callable[[int, float], objec
 
 
 def _evaluate(trainer: Any, epoch: int, best: Best, forced: bool) -> Scores:
-    """Evaluate after an epoch, report the scores to `best`, and return them; `forced` if only because training ends."""
+    """Evaluate the model after `epoch`, a number from 0, let `best` compare the scores with the best epoch, and return the scores. `forced`
+    is True if the evaluation takes place only because training ends.
+    """
     profile = trainer.graph.profile
     with profile.span("evaluation"), profile.phase("evaluation"):
         scores = trainer.evaluate()

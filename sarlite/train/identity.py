@@ -21,7 +21,8 @@ _EDGES = 1 << 20  # at a time
 
 
 def identity(graph, rows, n_classes):
-    """Return a dict of a data set's numbers of nodes, edges, features and classes, and a digest of its graph and its `rows`. Collective.
+    """Return a dict with a data set's numbers of nodes, edges, features and classes, and a digest of its edges and of `rows`, this rank's
+    features, labels and splits. It is equal for any division among ranks. Collective.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def identity(graph, rows, n_classes):
 
 
 def of_times(graph, times):
-    """Return a digest of the nodes' times by node type, 16 hexadecimal digits; None if no node type has times. Collective.
+    """Return a digest, 16 hexadecimal digits, of the `times` of the nodes by node type; None if no node type has times. Collective.
 
     Parameters
     ----------
@@ -75,9 +76,8 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return ({"nodes": number, "edges", "features"}, a hash of each local node's edges and data in `rows`) for one node type.
-    Collective. `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id, in-edges,
-    features, label and splits.
+    """Return ({"nodes": number, "edges": number, "features": number}, a hash of each local node, (n_dst,) uint64) of a graph with one node
+    type. A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
     """
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_hash_ids(graph.src_ids))), "sum").data
@@ -102,8 +102,8 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return ({"nodes": text with numbers by type, "edges", "features"}, a hash of each local node's edges and data in `rows`).
-    Collective. The hashes have the meaning that `_of_one_type` describes.
+    """Return ({"nodes": text with numbers by type, "edges": text, "features": text}, a hash of each local node of all types) of a
+    relational graph. A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
     """
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _hash(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
@@ -137,9 +137,8 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return ({"nodes": text with numbers, "edges", "features"}, a hash of each local node and graph) for a set of graphs.
-    Collective. The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
-    nodes, label and splits.
+    """Return ({"nodes": text with numbers, "edges": number, "features": number}, a hash of each local node and of each graph) of a set of
+    graphs. The hash of a graph covers its nodes, label and splits in `rows`. Collective.
     """
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, OwnedRows(rows.features, *[nothing] * 4))
@@ -149,7 +148,8 @@ def _of_graphs(graphs, rows):
 
 
 def difference(expected, here):
-    """Return a text about the difference of two identities, `expected` and `here`, the identity of a run's data; None if equal.
+    """Return a text that says how the identity of a run's data, `here`, differs from the identity `expected` of the data used before; None
+    if they are equal.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
 
 
 def _hash_in_edges(graph, sources, edge_values):
-    """Return a hash of each row's in-edges, (n_dst,) uint64, from the edges' source ids and values; their order does not matter.
-    The hash is the sum, modulo 2^64, of a hash of each in-edge.
+    """Return a hash of the in-edges of each row, (n_dst,) uint64, in any order: the sum, modulo 2^64, of a hash of each edge's source id
+    and values. `sources` and `edge_values` are in the order of edge values.
     """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)

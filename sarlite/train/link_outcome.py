@@ -15,7 +15,8 @@ TOP = 10
 
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return {metric: {"model": {split: value}, "popularity": ...}} of the best model and of a baseline, on the same links. Collective.
+    """Return {metric: {"model": {split: value}, "popularity": {split: value}}}, which compares the best model with a baseline on the same
+    links. The baseline scores a link by the number of training links to its destination. Collective.
 
     The baseline `Popularity` scores a link by the number of training links to its destination.
 
@@ -60,7 +61,9 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
 
 
 def _value(trainer: Trainer, name: str, judged: Array, split: str) -> float | None:
-    """Return the metric `name` of a split, computed from `judged`, the scored links of all splits; None without links. Collective."""
+    """Return the metric called `name` of one split, None if the split has no links. `judged` has a row for each link of all splits, as
+    metrics take it: scores, or positions by score. Collective.
+    """
     metric = find_metric("link", name).make()
     metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
     value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)
