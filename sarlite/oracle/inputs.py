@@ -1,4 +1,4 @@
-"""The cases that a check makes on one graph: probes, whose results are exact in any order of evaluation, and random values."""
+"""Test cases that a check makes on one graph: probes, whose results are exact in any order of evaluation, and random values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ LARGE_MEAN = 1000.0  # mean of every second column of the input of batch norm
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return (probes, which have exact results; [a case of random values]) on a graph of the corpus, empty lists where `levels` need none.
+    """Return (probes, [random case]), the test cases on the graph `entry`: probes have exact results, the other case has random
+    values. A list is empty if no level in `levels` uses it. If the formula of `reference` is not defined on the graph, both are
+    empty, and `report` counts the graph as not covered.
 
-    If no probe is exact, that counts as not covered, and a case of small integers replaces the probes. Probes and the
-    random case are made only if `levels` need them. A graph on which the formula is not defined counts as not covered,
-    and has no cases. `options` are those of `Reference.case`.
+    If no probe is exact, `report` counts that as not covered, and a case of small integers replaces the probes.
+    `options` are keyword arguments of `Reference.case`.
     """
     try:
         exact = _exact(reference, entry, report, options) if "probe" in levels else []

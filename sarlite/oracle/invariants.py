@@ -24,7 +24,7 @@ Side = Callable[[Sequence[Array], str], Array]  # (results of the cases, name of
 
 @dataclass(frozen=True)
 class Invariant:
-    """An equation that every right function fulfils: `left` and `right` combine its results for `cases`, and must be equal."""
+    """An equation that every correct function fulfils: `left` and `right` combine the function's results for `cases`, and must be equal."""
 
     name: str
     cases: tuple[Case, ...]
@@ -36,7 +36,9 @@ Kind = Callable[[Trial, Case, np.random.Generator], Invariant]
 
 
 def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the invariant that a case with renumbered rows and reordered edges gives the same result, with its rows renumbered."""
+    """Return the Invariant that renumbering the rows and reordering the edges of `case` at random renumbers the rows of the
+    result in the same way. `rng` draws both permutations; `trial` holds the reference.
+    """
     edges = case.edges
     src, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
     dst = src if edges.n_src == edges.n_dst else rng.permutation(edges.n_dst)
@@ -52,7 +54,9 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the invariant that the results for two halves of the edges add up to the result for all edges."""
+    """Return the Invariant that the results for two random halves of the edges of `case` add up to the result for all edges.
+    `rng` draws the halves; `trial` holds the reference.
+    """
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
@@ -61,14 +65,18 @@ def split(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the invariant that repeating every edge doubles a sum, and leaves any other reduction unchanged."""
+    """Return the Invariant that repeating every edge of `case` doubles a sum, and leaves any other reduction unchanged. `trial`
+    holds the reference; `rng` is unused.
+    """
     twice, factor = np.tile(np.arange(case.n_edges), 2), 2 if _sums(case) else 1
     other = _with(trial, case, case.edges.select(twice), "doubled", {"edge": twice})
     return Invariant("every edge twice", (case, other), lambda y, name: y[0] * factor, lambda y, name: y[1])
 
 
 def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the invariant that an additional row without edges leaves the other rows unchanged."""
+    """Return the Invariant that one more source and one more destination without edges leave the other rows of the result for
+    `case` unchanged. `trial` holds the reference; `rng` is unused.
+    """
     edges = case.edges
     more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
     rows = {"src": np.append(np.arange(edges.n_src), 0), "dst": np.append(np.arange(edges.n_dst), 0)}
@@ -78,7 +86,9 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant f(x) + f(y) = f(x + y) of the function f under test, for random arrays x and y of small integers."""
+    """Return the Invariant f(x) + f(y) = f(x + y) of the function f under test on the graph of `case`. `rng` draws x and y,
+    arrays of small integers; `trial` is unused.
+    """
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
     cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
              for value in (*x, x[0] + x[1])]
@@ -86,7 +96,9 @@ def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def applicable(trial: Trial, case: Case) -> list[Kind]:
-    """Return the functions that make invariants which hold for the case's operation; for a layer or a model, `relabelled` alone."""
+    """Return the functions, such as `relabelled`, that make the invariants which hold for the operation of `case`. For a layer, a
+    model or an output by edge, only `relabelled` applies. `trial` holds the reference.
+    """
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes
@@ -99,9 +111,9 @@ def applicable(trial: Trial, case: Case) -> list[Kind]:
 
 
 def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
-    """Check one invariant of the function on a case; successive calls take turns through `kinds`, by default all that apply to the case.
-
-    An invariant is, for example, that relabelling the nodes permutes the output.
+    """Check one invariant of the function under test on `case`, for example that relabelling the nodes permutes the output.
+    Successive calls take turns through `kinds`, functions that make an Invariant; None means all that apply to the case. `trial`
+    calls the function, and collects the findings.
     """
     rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
     kinds = applicable(trial, case) if kinds is None else kinds

@@ -1,4 +1,6 @@
-"""`LayerFormula`: formula and attributes of a layer; attributes come from the caller, a state dict's shapes, or the dialect."""
+"""`LayerFormula`: formula and attributes of a layer; attributes come from the caller, a state dict's shapes, or the library that
+is followed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ LOOPS = ("none", "missing", "replace")  # see `with_self_loops`
 
 @dataclass(frozen=True, eq=False)
 class LayerFormula:
-    """Formula of a layer such as GAT, with its attributes and their defaults; `dialects.PARAMETERS` has its parameters.
+    """Formula of a layer such as GAT, with the layer's attributes and their defaults; `dialects.PARAMETERS` lists the layer's
+    parameters.
 
     Attributes
     ----------
@@ -57,13 +60,13 @@ class LayerFormula:
     infer_more: Callable[[Shapes, Attributes], AttributeDict] = lambda shapes, inferred: {}
 
     def shapes(self, n_in: int, attributes: Attributes) -> Shapes:
-        """Compute the shapes of the layer's parameters, by the paper's names, from n_in and the attributes."""
+        """Return {the paper's name of a parameter: shape} of the layer, for inputs of `n_in` columns and the layer's attributes."""
         words = {**attributes, "n_in": n_in, **self.derived(n_in, attributes)}
         return {name: tuple(words[word] for word in one.axes.split())
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
 
     def infer(self, shapes: Shapes) -> AttributeDict:
-        """Return the attributes of a layer, such as its sizes, that follow from the shapes of its parameters by name."""
+        """Return the layer's attributes, such as "n_out", that follow from `shapes`, {the paper's name of a parameter: shape}."""
         inferred: AttributeDict = {}
         for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].condition != ""):
             if one.condition in self.options:
@@ -75,12 +78,15 @@ class LayerFormula:
 
 
 def rows_of(edges: EdgeList, n_in: int) -> Shapes:
-    """Return {"x": shape of the source rows} and, if the destinations are other nodes, "x_dst": shape of the destination rows."""
+    """Return the shapes of a layer's input rows on the graph `edges`: {"x": (n_src, n_in)} and, if n_dst differs from n_src,
+    "x_dst": (n_dst, n_in).
+    """
     return {"x": (edges.n_src, n_in), **({} if edges.n_src == edges.n_dst else {"x_dst": (edges.n_dst, n_in)})}
 
 
 def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: State) -> set[str]:
-    """Return the names of second copies of shared weights, which torch also saves to a state dict.
+    """Return the names in `state`, a state dict, that hold second copies of weights; torch saves weights that sources and
+    destinations share twice. The set is empty unless attributes["share_weights"] is True.
 
     Raises
     ------
@@ -100,9 +106,8 @@ def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: Sta
 
 
 def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
-    """Return all attributes of a layer with their values: from the caller, the state's shapes, the dialect, or the defaults.
-
-    Values come from the caller, a state, the dialect and the defaults, in this order of precedence.
+    """Return all attributes of a layer with their values. A value comes from the caller's `attributes`, else from the shapes in
+    `state`, else from the library attributes["dialect"], else from the layer's defaults.
 
     Parameters
     ----------
@@ -137,7 +142,9 @@ def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State
 
 
 def check_consistent(requested: Attributes, inferred: Attributes) -> None:
-    """Raise ConfigError if a requested attribute has another value than the shapes of the state dict imply."""
+    """Raise ConfigError if an attribute in `requested` has another value than in `inferred`, the attributes that follow from a
+    state dict's shapes.
+    """
     for name, value in inferred.items():
         if requested.get(name, value) != value:
             raise ConfigError(f"{name} is {requested[name]!r}, but in the state {value!r}")
@@ -156,7 +163,9 @@ def _checked(layer, dialect, name, value):
 
 
 def _check_shapes(layer: LayerFormula, dialect: str, shapes: Shapes, wanted: Shapes) -> None:
-    """Raise DataError unless `shapes`, of a state dict of the library `dialect`, are exactly `wanted`, the shapes of parameters by name."""
+    """Raise DataError unless `shapes` equals `wanted`, the shapes that the layer needs; both are {the paper's name of a
+    parameter: shape}. `shapes` was read from a state dict of the library `dialect`, whose names appear in the error.
+    """
     place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
         if name not in shapes:
@@ -171,7 +180,9 @@ def _check_shapes(layer: LayerFormula, dialect: str, shapes: Shapes, wanted: Sha
 
 
 def definition(layer: LayerFormula) -> Definition:
-    """Convert a layer's formula to the Definition that `Reference` evaluates, with parameters in a dialect's layout."""
+    """Convert a layer's formula to the Definition that `Reference` evaluates; parameters have the names and layouts of the
+    library attributes["dialect"].
+    """
 
     def formula(inputs, edges, attributes):
         state = {name: value for name, value in inputs.items() if name not in ARRAYS}
@@ -212,7 +223,8 @@ DRAWN: dict[str, Drawer] = {"relation": _relation,
 
 
 def with_self_loops(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
-    """Return the edges and their weights with self loops added, as `self_loops` says: "none", "missing" or "replace".
+    """Return (edges, weights) with self loops added: "none", "missing" (one for each row that has none) or "replace" (one for
+    each row in place of its own). The weights are None if `weight` is None.
 
     Parameters
     ----------
@@ -243,7 +255,9 @@ def with_self_loops(edges: EdgeList, weight: Expr | None, self_loops: str) -> tu
 
 
 def destination_rows(inputs: Inputs) -> Expr:
-    """Return the rows of the destinations: x_dst if the destinations are other nodes than the sources, else x."""
+    """Return the rows of the destinations out of a layer's `inputs`: "x_dst" if the destinations are other nodes than the
+    sources, else "x".
+    """
     return inputs.get("x_dst", inputs["x"])
 
 

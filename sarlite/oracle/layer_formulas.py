@@ -1,4 +1,4 @@
-"""The layers as formulas, with the paper's names of parameters, and `LAYERS`, the table of layers."""
+"""Layers such as GCN and GAT as formulas, with parameters by the paper's names, and `LAYERS`, the table of layers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from sarlite.types import Array
 
 
 def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
-    """Return degree^-1/2, shape (n, 1); for a row without edges (count 0) 1 if `isolated` is "one", else 0."""
+    """Return degree^-1/2 of each row, shape (n, 1). A row without edges (its count in `counts` is 0) gets 1 if `isolated` is
+    "one", else 0.
+    """
     root = 1.0 / sqrt(degree + constant((counts == 0) * 1.0))
     return (root if isolated == "one" else where(counts > 0, root)).reshape(-1, 1)
 
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
-    """Return each destination's weighted sum of source rows, scaled by degrees of sources or destinations as attributes["norm"] says."""
+    """Return each destination's sum of the source rows in x, weighted by `weight` (None: all 1) and scaled as attributes["norm"]
+    says. "in" and "both" scale both ends by degree^-1/2 ("in": by in-degrees alone), "left" sources by 1 / out-degree, "right"
+    destinations by 1 / in-degree; "none" does not scale.
+    """
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:
         raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
@@ -96,13 +101,17 @@ def _within(name, index, n):
 
 
 def _rgcn_inferred(shapes: Shapes, inferred: Attributes) -> AttributeDict:
-    """Return {"n_relations", "n_bases": 0} if the `shapes` of an R-GCN state show one weight matrix for each relation, else {}."""
+    """Return {"n_relations": number of matrices, "n_bases": 0} if `shapes`, of the parameters in an R-GCN state dict, have one
+    weight matrix for each relation; {} if the matrices are combined from bases. `inferred` is unused.
+    """
     return {} if "coefficients" in shapes or "bases" not in shapes else {
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
 def _heads(out: Expr, inputs: Inputs, attributes: Attributes) -> Expr:
-    """Return `out` with its heads concatenated, averaged or kept as an axis, by the attribute "heads", plus residual and bias."""
+    """Return `out`, shape (n, heads, features), plus residual and bias. attributes["heads"] says if heads are concatenated
+    ("concat"), averaged ("mean") or kept as an axis ("axis").
+    """
     n_rows, n_heads, n_feat = out.shape
     mean = attributes["heads"] == "mean"
     out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)
@@ -157,8 +166,9 @@ def _out_width(attributes):
 
 
 def _derived(n_in: int, attributes: Attributes) -> AttributeDict:
-    """Return the widths of a GAT layer and flags that say which parameters it has, by name: "width", "projected" and so on. A
-    residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
+    """Return by name the widths of a GAT layer with `n_in` input columns, such as "out_width", and flags that say which
+    parameters the layer has. "projected" means that the residual is multiplied by a matrix: in PyG always, elsewhere if the input
+    and output widths differ.
     """
     width, dialect, bias = _out_width(attributes), attributes["dialect"], attributes["bias"]
     projected = attributes["residual"] and (dialect == "pyg" or n_in != width)
@@ -181,14 +191,15 @@ def _gatv2_inferred(shapes, inferred):
 
 
 def moments(x: Expr) -> tuple[Expr, Expr]:
-    """Return the mean and the biased variance of each column of x, shape (1, n_feat) each."""
+    """Return (mean, variance) of each column of x, shape (1, n_feat) each; the variance is divided by n."""
     centre = x.mean(0, keepdims=True)
     difference = barrier(x - centre)  # otherwise the bound would allow E[x^2] - E[x]^2, which cancels for large means
     return centre, (difference * difference).mean(0, keepdims=True)
 
 
 def _batch_norm(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta; mean and variance are of the rows in training, else the running ones.
+    """Return batch norm's (x - mean) / sqrt(var + eps) * gamma + beta. If attributes["training"] is True, mean and variance of
+    each column of x are used, else the running values in `inputs`. `edges` is unused.
 
     The formula is written as x scale + (beta - mean scale), as kernels may compute that, in which equal rows do not
     give exactly beta. Source: Ioffe and Szegedy 2015.
@@ -202,9 +213,8 @@ def _batch_norm(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr
 
 
 def running(inputs: Inputs, attributes: Attributes) -> dict[str, Expr]:
-    """Return batch norm's running mean and variance after a training step, by name; an empty dict if they are not tracked.
-
-    The running variance divides by n - 1.
+    """Return {"running_mean", "running_var": value after a training step} of batch norm; {} outside training or if
+    attributes["running"] is False. The variance of the step is divided by n - 1.
     """
     if not (attributes["training"] and attributes["running"]):
         return {}

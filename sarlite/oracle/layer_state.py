@@ -40,13 +40,11 @@ def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) ->
     ----------
     module : sarlite.nn.Module
         A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers, with or without batch
-        norms
-        between them.
+        norms between them.
     state : dict of str to array
         As torch's `module.state_dict()` returns it: torch tensors, or any arrays with `__array__` or `__dlpack__`. The
-        names
-        of a model's parameters are a word, the layer's number and the layer's own name, such as "convs.0.lin.weight" or
-        "norms.0.module.weight".
+        names of a model's parameters are a word, the layer's number and the layer's own name, such as
+        "convs.0.lin.weight" or "norms.0.module.weight".
     dialect : "dgl", "pyg" or "paper"
         "paper" has sarlite's own names.
 
@@ -132,7 +130,9 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
 
 
 def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
-    """Return (layers, norms) of a model as lists of LayerNames; for a module that is one layer, (its LayerNames, [])."""
+    """Return (layers, norms) of a model: two lists that describe each layer and each norm by LayerNames. For a module that is a
+    single layer, return (its LayerNames, []).
+    """
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
     if modules[0][1]:
@@ -160,7 +160,10 @@ def _kind(module):
 
 def _renamed(layer: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array],
              error_prefix: str) -> dict[str, Array]:
-    """Convert `state`, of one layer of the library `dialect`, to sarlite's names and layouts; `current` has the module's arrays by name."""
+    """Return {name in the sarlite module: array} for `state`, one layer's parameters in the names and layouts of the library
+    `dialect`. `layer` has the module's names of the layer's parameters, and `current` all arrays of the module. Messages of
+    DataErrors start with `error_prefix`.
+    """
     read = dict(dialects.read(layer.kind, dialect, state))
     table = dialects.state_entries(layer.kind, dialect, state)
     if (layer.kind, dialect) == ("gatv2", "dgl") and "bias" in layer.names and "bias" not in table:

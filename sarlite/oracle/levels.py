@@ -47,7 +47,9 @@ class Level(NamedTuple):
     gradients: Callable[[Reference, Case, Mapping[str, Array]], BoundedArrays]
 
     def check_case(self, trial: Trial, case: Case) -> None:
-        """Call the function under test on a case, and its vjp if there is one, and compare each result with the expected one."""
+        """Call the function under test on `case`, and its vjp if there is one, and compare each result with the expected one.
+        `trial` holds both functions, and collects the findings.
+        """
         reference, g = trial.reference, None
         if trial.vjp is not None and reference.differentiable(case):
             try:
@@ -62,10 +64,9 @@ class Level(NamedTuple):
                 self.check_gradient(trial, case, expected, g, layout)
 
     def check_gradient(self, trial: Trial, case: Case, expected: BoundedArrays, g: Mapping[str, Array], layout: str) -> None:
-        """Call the vjp with `g`, the outputs' gradients, in a memory layout; compare its result with the expected gradients.
-
-        If the gradient is wrong or missing in another layout than contiguous rows, the vjp is called with contiguous
-        rows, too.
+        """Call the vjp with `g`, the gradients of the outputs, in the memory layout `layout`, and compare its result with
+        `expected`. If the result is wrong or missing in another layout than "plain" (contiguous rows), the vjp is called with
+        "plain", too, to see if it ignores strides.
         """
         got = trial.gradients(case, g, shapes(expected), layout=layout)
         how, judged = self, got
@@ -81,7 +82,10 @@ class Level(NamedTuple):
 
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
-        """Add a finding for each array in `got` that is not as expected; they are outputs, or gradients if cotangents `g` are set."""
+        """Add a finding to `trial` for each array in `got` that differs from `expected` by more than this level allows. The
+        arrays are gradients, for the cotangents `g` of the outputs; without `g` they are outputs. If the call failed, `got` is
+        None, and nothing is added.
+        """
         for name, array in (got or {}).items():
             difference = Difference(
                 trial.reference, case, name if g is None else f"d{name}", expected[name], array, g, suspect_edges=trial.suspect_edges,
@@ -95,7 +99,9 @@ def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
 
 
 def _siblings(trial: Trial, probe_group: Sequence[Case], case: Case, name: str) -> tuple[Difference, ...]:
-    """Call the function on each case of `probe_group` except `case`; return its outputs `name` as Differences, () if a call fails."""
+    """Call the function under test on each case of `probe_group`, the probes of one graph, except `case`. Return the output
+    `name` of each call with its expected array as a Difference; () if a call fails or the check has stopped.
+    """
     differences = []
     for other in probe_group:
         if other is not case:
@@ -111,9 +117,8 @@ def _siblings(trial: Trial, probe_group: Sequence[Case], case: Case, name: str) 
 
 
 def not_exact(trial: Trial, difference: Difference, bad: Array) -> None:
-    """Add a finding for the elements in the mask `bad`, which differ from their exact value.
-
-    The verdict is IMPRECISE if sums in a lower precision explain the elements, else WRONG.
+    """Add a finding to `trial` for the elements of `difference` in the mask `bad`, which differ from their exact value. The
+    verdict is IMPRECISE if sums in a lower precision explain the elements, else WRONG.
     """
     case, got, value = difference.case, difference.got, difference.expected.value
     if certified.imprecise(got, _lower(difference), bad) and (
@@ -125,9 +130,8 @@ def not_exact(trial: Trial, difference: Difference, bad: Array) -> None:
 
 
 def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "certified") -> None:
-    """Add a finding for the elements in the mask `bad`, whose error is above its bound.
-
-    At level "certified" the verdict is IMPRECISE if the bounds of sums in a lower precision explain the elements.
+    """Add a finding to `trial` for the elements of `difference` in the mask `bad`, whose error is above its bound. The verdict is
+    IMPRECISE if `level` is "certified" and the bounds of sums in a lower precision cover the elements, else WRONG.
     """
     times, verdict, worst = float(difference.ratio[bad].max()), Verdict.WRONG, bad
     cause = f"{times:.3g} times the bound; {int(bad.sum())} of {bad.size} elements are above it"
@@ -142,7 +146,9 @@ def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "
 
 
 def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout: str) -> None:
-    """Add a finding that the vjp ignores strides: it is right for contiguous output gradients, and wrong for the memory layout `layout`."""
+    """Add a finding to `trial` that the vjp ignores strides: its gradient is right for contiguous output gradients, and wrong for
+    the memory layout `layout`. `bad` is the mask of the wrong elements of `difference`.
+    """
     cause = ("the strides of the incoming gradient are ignored: right for a gradient in contiguous rows, wrong for one "
              f"{call.GRADIENT_LAYOUTS.get(layout, 'that is one number with strides of 0, as of out.sum()')}")
     trial.add_finding(Verdict.WRONG, level, difference, cause, bad, support=2)
@@ -157,9 +163,9 @@ def _lower(difference: Difference) -> BoundedArray:
 
 
 def repeat(trial: Trial, case: Case, n_threads: int | None = None) -> None:
-    """Check that repeated calls give the same bits, and that one thread gives the same bits as all `n_threads` threads.
-
-    The function is called once, `trial.repeats` times more, and once on one thread if a thread pool has more.
+    """Check that repeated calls on `case` give the same bits, and that one thread gives the same bits as `n_threads` threads
+    (None: the largest thread pool of this process). The function is called once, `trial.repeats` times more, and once on one
+    thread; the vjp in the same way.
     """
     n_threads = call.threads_of_pools() if n_threads is None else n_threads
     reference = trial.reference
@@ -195,7 +201,9 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping[str, Array], g: Mapping[str, Array] | None,
             verdict: Verdict, text: str) -> bool:
-    """Add a finding with this verdict and text, and return True, if two calls' outputs (gradients, for cotangents `g`) differ in a bit."""
+    """Compare the arrays of two calls by name; if one differs in a bit, add a finding with `verdict` and `text` to `trial`, and
+    return True. The arrays are gradients, for the cotangents `g` of the outputs; if `g` is None, they are outputs.
+    """
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])
@@ -208,7 +216,9 @@ def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping
 
 
 def other_bits(a: Array, b: Array) -> Array:
-    """Return a mask of the elements that differ in a bit; all NaN are equal. Both arrays have one shape and dtype."""
+    """Return a mask of the elements that differ in a bit between the arrays a and b, of the same shape and dtype; two NaN count
+    as equal.
+    """
     bits = f"u{a.dtype.itemsize}"
     return (np.ascontiguousarray(a).view(bits) != np.ascontiguousarray(b).view(bits)) & ~(np.isnan(a) & np.isnan(b))
 

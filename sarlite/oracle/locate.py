@@ -20,9 +20,8 @@ MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return a pseudo-random vector, (width,) float64; the product of a row with it is one number that identifies the row.
-
-    Its elements are pseudo-random integers from 1 to 2^20.
+    """Return a pseudo-random vector of integers from 1 to 2^20, shape (width,) float64. The dot product of a row with the vector
+    is one number that identifies the row.
     """
     return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
 
@@ -43,7 +42,9 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """Return for each of `rows` the number of the equal row of the indexed array, or -1 if none or several are equal, shape (k,)."""
+        """Return for each row in `rows` the number of the equal row of the indexed array, or -1 if no row or several rows are
+        equal, shape (k,).
+        """
         keys = rows @ self.direction
         first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
         hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
@@ -78,10 +79,10 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return how an spmm case sums the arrays `senders` to `output`, "out" or "dx", as an EdgeSum; None if the output is no such sum.
+    """Return the EdgeSum (operands of a sum over edges) that computes `output`, "out" or "dx", of an spmm case from the rows in
+    `senders`. Return None for other operations and outputs, for a maximum or minimum, and for added self loops.
 
-    The result is None for other operations and outputs, and for reducers that are not sums. `senders` holds the
-    rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
+    `senders` holds the rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """
     a = case.attributes
     sums = case.op == "spmm" and a.get("reduce") in ("sum", "mean", "sym") and not a.get("loops")
@@ -125,9 +126,9 @@ class Change:
 
 
 def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
-    """Return the Changes that turn the sums `expected` into `got`, or None if a row has no explanation; `codebook` indexes `flow.rows`.
-
-    `codebook` is the index of `flow.rows`, if the caller has it already.
+    """Return the Changes (terms lost or counted too often) that turn the sums `expected` into `got`; None if a wrong row has no
+    explanation, or no row or more than 64 rows are wrong. `flow` has the operands of the sums. `codebook` indexes `flow.rows`;
+    None means that it is built here.
     """
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
@@ -147,7 +148,10 @@ def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook 
 
 
 def _differences(flow: EdgeSum, v: int, expected: Array, got: Array) -> Iterator[Array]:
-    """Yield the possible errors of row v's sum before its division: `got` was divided by the right degree, or by 1 less or more."""
+    """Yield the possible errors, shape (width,), of row v's sum before its division by the degree d: got * d - expected * d. If
+    `got` times d - 1 or d + 1 is whole, also yield this product in place of got * d, as the divisor may be wrong. Without a
+    division, yield got - expected.
+    """
     if flow.degrees is None:
         yield got - expected
         return
@@ -168,7 +172,7 @@ def _in_edges(flow, v):
 
 def _one_change(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
     """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often; else None.
-    `codebook` finds the source whose row is the difference.
+    `flow` has the operands of the sum; `codebook` finds the source whose row is the difference.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
@@ -179,7 +183,9 @@ def _one_change(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) ->
 
 
 def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
-    """Return the two Changes that together explain `difference`, the error of row v's sum; None unless exactly one pair does."""
+    """Return the two Changes that together explain `difference`, the error of row v's sum; None unless exactly one pair does.
+    `flow` has the operands of the sum; `codebook` finds sources by their rows.
+    """
     in_edges, candidates = _in_edges(flow, v), {}
     carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
@@ -197,8 +203,9 @@ def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -
 
 
 def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
-    """Return the Change for a row v that has the row of source u `factor` times too often; `in_edges` are the edges into v. Its
-    edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it has no edge for.
+    """Return the Change for a row v whose sum counts the row of source u `factor` times too often (if negative, too rarely). The
+    Change names an edge from u with this weight out of `in_edges`, the numbers of the edges into v, if there is one. Return None
+    if v lacks a term, but has no edge that carries the term.
     """
     edges_from_u = in_edges[flow.edges.src[in_edges] == u]
     for e in edges_from_u:
@@ -209,7 +216,7 @@ def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Ch
 
 
 def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return (text, edges): one line that describes the changes, and (src, dst) of each edge that the line names."""
+    """Return (text, edges): one line that describes `changes`, the errors of the sums in `flow`, and (src, dst) of each edge concerned."""
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
@@ -249,7 +256,9 @@ def is_extremum(case: Case) -> bool:
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Return one Change, such as a lost edge, for each row of a maximum or minimum where `got` is wrong; None if a row is unexplained."""
+    """Return one Change, such as a lost edge, for each row where `got` differs from `expected`, the maximum or minimum of the
+    case's messages. Return None if no single Change explains one of the rows.
+    """
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0
     x = sign * np.asarray(case.arrays["x"], np.float64)

@@ -24,13 +24,17 @@ LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  #
 
 
 def outputs(case: Case, once: bool = False) -> dict[str, Array]:
-    """Return the outputs of an operation by name, computed in fractions or longdouble; with `once`, rounded once to the case's dtype."""
+    """Return {name: array} of the outputs of the case's operation, computed in fractions or longdouble. Arrays are longdouble, or
+    with `once` rounded a single time to the case's dtype.
+    """
     with np.errstate(all="ignore"):
         return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """Return the gradients of the input arrays by name, for `cotangents` of the outputs; with `once`, rounded once to the case's dtype."""
+    """Return {name: gradient} of the case's input arrays, for `cotangents`, the gradients of the outputs; computed in fractions
+    or longdouble. Arrays are longdouble, or with `once` rounded a single time to the case's dtype.
+    """
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
     with np.errstate(all="ignore"):
@@ -51,15 +55,17 @@ def nearest(values: Array, dtype: str) -> Array:
             return value
         over = abs(value.numerator).bit_length() - value.denominator.bit_length()
         exponent = over - (abs(value) < Fraction(2) ** over)  # 2^exponent <= |value| < 2^(exponent + 1)
-        grain = Fraction(2) ** max(exponent - bits + 1, least)
-        return REAL(round(value / grain)) * REAL(2) ** max(exponent - bits + 1, least)
+        spacing = Fraction(2) ** max(exponent - bits + 1, least)
+        return REAL(round(value / spacing)) * REAL(2) ** max(exponent - bits + 1, least)
 
     wide = np.array([one(value) for value in np.ravel(values)], REAL).reshape(np.shape(values))
     return rounded(wide, dtype)
 
 
 def _number_of(case: Case) -> Callable[[Any], Any]:
-    """Return the number type to compute in: Fraction if the operation is rational and the inputs are finite, else longdouble."""
+    """Return the function that converts a number of the case's inputs for the computation: to a Fraction if the operation is
+    rational and all inputs are finite, else to longdouble.
+    """
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"
     return (lambda v: Fraction(float(v))) if rational and finite else REAL
@@ -95,8 +101,9 @@ def _as_real(value):
 
 def _sums(terms: Sequence[tuple[int, int, int, Any]], x: Array, weight: Array | None, n_dst: int,
           g: Array | None) -> tuple[Array, dict[str, Array]]:
-    """Return (out, {"x": dx, "weight": dw}) for out_i = sum of c w_e x_j over `terms` (edge e, source j, destination i, c); g is
-    d_out. `weight` holds one number for each edge, and edges beyond its end have weight 1. `g` is the gradient of out.
+    """Return (out, {"x": dx, "weight": dw}) for out_i = sum of c w_e x_j over `terms`, tuples (edge e, source j, destination i,
+    factor c). `weight` has w_e by edge (None: all 1); edges beyond its end, such as added self loops, have weight 1. `g` is the
+    gradient of out; if None, the dict is empty.
     """
     def w(e):
         return 1 if weight is None or e >= len(weight) else weight[e]
@@ -125,7 +132,10 @@ def _into(terms, n_dst):
 
 def _extremum(terms: Sequence[tuple], messages: Array, n_dst: int, reduce: str, ties: str,
               g: Array | None) -> tuple[Array, Array]:
-    """Return (each row's maximum or minimum of its messages, or 0; each message's gradient, from the rows' gradient g and by `ties`)."""
+    """Return (out, dm): the maximum or minimum (`reduce`) of each destination's messages, 0 without edges, and the gradient of
+    each message. `terms` are tuples (edge, source, destination, ...). Among equal messages, `ties` gives `g`, the gradient of
+    out, to the "lowest" source, the "first" edge, or "all" in equal shares; without `g`, dm is 0.
+    """
     out, dm = _zeros((n_dst, messages.shape[1])), _zeros(messages.shape)
     for i, line in enumerate(_into(terms, n_dst)):
         for f in range(messages.shape[1]):
@@ -151,7 +161,9 @@ def _terms(case, loops=False):
 
 
 def _scales(terms: Sequence[tuple[int, int, int]], case: Case, reduce: str) -> list[tuple[int, int, int, Any]]:
-    """Return each term (edge, source j, destination i) with its factor appended: 1, 1 / d_i or 1 / sqrt(d_j d_i), by `reduce`."""
+    """Return `terms`, tuples (edge, source j, destination i), with a factor appended: 1 / d_i if `reduce` is "mean", 1 / sqrt(d_j
+    d_i) if "sym", else 1. The d are degrees in `terms`.
+    """
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1
@@ -248,7 +260,9 @@ def _softmax_of(case: Case, scores: Array) -> Array:
 
 
 def _softmax_gradient(case: Case, p: Array, dp: Array) -> Array:
-    """Return the gradient of the scores, ds_e = p_e (dp_e - sum over f of p_f dp_f), for a softmax p with the gradient dp."""
+    """Return the gradient of the scores, ds_e = p_e (dp_e - sum of p_f dp_f over the edges f into the destination of e). The
+    softmax p, its gradient dp and the result have shape (n_edges, heads).
+    """
     ds = _zeros(p.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(p.shape[1]):
@@ -269,7 +283,9 @@ def _leaky(value, slope):
 
 def _score(case: Case, v: Mapping[str, Array], e: int, j: int, i: int, h: int, ds: Any = None,
            d: Mapping[str, Array] | None = None) -> Any:
-    """Return the attention score of edge e (j -> i), head h, for the inputs v; if `d` is set, add ds times the score's gradients to it."""
+    """Return the attention score of edge e (j -> i), head h, for the inputs v. If `d` is set, the gradients of the inputs by
+    name, add ds times the score's gradients to its arrays.
+    """
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":
         score, rate = _leaky(v["el"][j, h] + v["er"][i, h], slope)

@@ -82,7 +82,9 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
 
 
 def _stray(difference, row):
-    """Return dx as a wrong kernel computes it that adds the gradients of output rows without edges to row `row` of dx."""
+    """Return the expected dx of `difference` with the mistake of a kernel that adds the output gradients of rows without edges to
+    row `row` of dx.
+    """
     value = np.array(difference.expected.value, np.float64)
     value[row] += difference.cotangents["out"][difference.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
     return BoundedArray(value, np.broadcast_to(difference.expected.error, value.shape) + 2.0**-20 * np.abs(value))
@@ -130,7 +132,9 @@ def _unbiased(case):
 
 
 def _cancelled(difference: Difference) -> BoundedArray:
-    """Return the expected array of `difference` with the larger error bound of a variance computed as E[x^2] - E[x]^2."""
+    """Return the expected array of `difference` with the larger error bound of a variance computed as E[x^2] - E[x]^2. Raise
+    ValueError if columns of a small mean are wrong, too, as cancellation does not explain these.
+    """
     case, x = difference.case, np.asarray(difference.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

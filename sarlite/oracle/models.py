@@ -31,9 +31,8 @@ V = TypeVar("V")
 
 @dataclass
 class ModelState(Generic[V]):
-    """State dict of a model, split into one dict for each layer and one for each norm.
-
-    There is one dict for each layer and one for each norm between layers. Keys are the names within the layer.
+    """State dict of a model, split into one dict for each layer and one for each norm between layers. Keys are the names within
+    the layer or norm.
     """
 
     layers: list[dict[str, V]]
@@ -78,7 +77,9 @@ def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
 
 
 def _forward(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> list[Expr]:
-    """Return the result of each convolution of a model with layers of one `kind`, such as "gat"; the last result is the logits."""
+    """Return the result of each convolution, before norm and activation, of a model with layers of one `kind`, such as "gat", on
+    the graph `edges`. The last result is the logits. `inputs` holds the arrays and the parameters by name.
+    """
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
     split, dialect, h, convolved = split_state(kind, state), attributes["dialect"], inputs["x"], []
@@ -98,7 +99,7 @@ def _forward(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes)
 
 
 def cross_entropy(logits: Expr, labels: Array, mask: Array) -> Expr:
-    """Return the mean of -log softmax(logits)[label] over the rows of the mask; 0 if the mask has no rows."""
+    """Return the mean of -log softmax(logits)[label] over the rows that `mask` selects; 0 if `mask` selects no row."""
     n, n_classes = logits.shape
     flat, by_row = logits.reshape(n * n_classes), Index(np.repeat(np.arange(n), n_classes), n)
     top = stop_gradient(scatter_max(flat, by_row))
@@ -114,9 +115,8 @@ def cross_entropy(logits: Expr, labels: Array, mask: Array) -> Expr:
 
 def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step: int, attributes: Attributes
          ) -> tuple[Expr, Expr, Expr]:
-    """Return (parameter, first, second) after Adam's step number `step` with gradient g; the moments are None before step 1.
-
-    Weight decay is added to the gradient.
+    """Return (parameter, first, second) after Adam's step number `step`, from 1, with the gradient `g`. `first` and `second` are
+    the moments, None before step 1. attributes["weight_decay"] times the parameter is added to the gradient.
 
     Source: Kingma and Ba 2015, alg. 1.
     """
@@ -130,7 +130,9 @@ def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step
 
 
 def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """Return {name: Expr} of the loss and gradients of the last of attributes["steps"] training steps, and of the parameters after it."""
+    """Return expressions by name for attributes["steps"] training steps of a model with layers of one `kind`, such as "gat":
+    "loss" and the gradients "d<name>" of the last step, and the parameters after that step.
+    """
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Expr | None, Expr | None]] = {name: (None, None) for name in now}
@@ -163,9 +165,9 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Return (attributes, state) of a model with layers of this kind; the caller, the state's shapes or a default set each attribute.
-
-    The attribute "each" holds the attributes of each layer. `kind` is the kind of layer, such as "gat".
+    """Return (attributes, state) of a model with layers of one `kind`, such as "gat". Each attribute is set by the caller's
+    `attributes`, else by the shapes in `state`, else by a default; "each" lists the attributes of each layer. The returned state
+    lacks second copies of shared weights, and is None if `state` is.
     """
     requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, choices in OPTIONS.items():
@@ -200,8 +202,9 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind: str, requested: Attributes, last: bool) -> Attributes:
-    """Return the requested attributes for one layer: GAT's heads are concatenated, or averaged if it is the `last` layer. The
-    caller's numbers of heads and features hold for hidden layers only.
+    """Return the caller's attributes in `requested` as they hold for one layer of a model. GAT averages heads in the `last` layer
+    and concatenates them in others (DGL's layers keep heads as an axis). The caller's numbers of heads and features hold for
+    hidden layers only.
     """
     if kind not in ("gat", "gatv2"):
         return requested
@@ -217,7 +220,9 @@ def _width(layer_attributes: Attributes) -> int:
 
 
 def _layers_without_state(kind: str, model_sizes: Attributes, requested: Attributes) -> list[AttributeDict]:
-    """Return the attributes of each layer of a model without a state dict, with layers of this kind and the `requested` attributes."""
+    """Return the attributes of each layer of a model that has no state dict, with layers of one `kind`, such as "gat".
+    `model_sizes` has "layers", "hidden" and "n_classes"; `requested` has the caller's attributes of layers.
+    """
     each: list[AttributeDict] = []
     for k in range(model_sizes["layers"]):
         last = k == model_sizes["layers"] - 1

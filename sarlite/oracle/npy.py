@@ -31,14 +31,16 @@ class Record(TypedDict):
 
 
 def plain_name(name: object, field: str) -> str:
-    """Return `name` if it is safe in a file name, else raise a DataError that names `field`: it is empty, too long, hidden or a path."""
+    """Return `name` if it is safe in a file name. Raise a DataError, which names `field`, if the name is empty, too long, hidden
+    or a path, or has other characters than letters, digits, "_", "-" and ".".
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise DataError(f"{field}: {name!r} is not a plain name of letters, digits, '_', '-' and '.'")
     return name
 
 
 def write(path: Path, array: Array) -> Record:
-    """Write an array in C order, little-endian; return its record, a dict of file name, dtype, shape and SHA-256 of the file."""
+    """Write an array to `path` in C order, little-endian; return its record, a dict of file name, dtype, shape and SHA-256 of the file."""
     value = np.asarray(array, np.asarray(array).dtype.newbyteorder("<"), order="C")
     if value.dtype.str not in DTYPES:
         raise DataError(f"{path}: dtype {value.dtype} is none of {', '.join(DTYPES)}")
@@ -50,7 +52,9 @@ def write(path: Path, array: Array) -> Record:
 
 
 def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Record]:
-    """Write arrays as files GROUP.NAME.npy in a folder; return {name: record}, each with file name, dtype, shape and hash."""
+    """Write `values`, arrays by name, as files GROUP.NAME.npy in `folder`. Return {name: record}; a record has file name, dtype,
+    shape and hash.
+    """
     return {name: write(folder / f"{group}.{plain_name(name, group)}.npy", value) for name, value in values.items()}
 
 
@@ -69,8 +73,7 @@ def read(folder: Path, field: str, record: Record) -> Array:
     ------
     DataError
         The file name is not plain; the file is missing, a link or no regular file; its header, size or hash differs
-        from
-        the record; or it has `LIMIT` bytes or more.
+        from the record; or it has `LIMIT` bytes or more.
     """
     where = f"{folder}: {field}"
     if set(record) != {"file", "dtype", "shape", "sha256"}:
@@ -107,12 +110,14 @@ def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> A
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Return the arrays of a folder's .npy files by name; raise a DataError for a file that is not a valid array."""
+    """Return {file name without .npy: array} for the .npy files in `folder`; raise a DataError for a file that is not a valid array."""
     return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 
 
 def _header(path: Path, field: str) -> tuple[str, tuple[int, ...]]:
-    """Return dtype and shape of a .npy file, after a check of the file size; `field` is the array's name in error messages."""
+    """Return (dtype, shape) from the header of a .npy file, after a check of the file size; `field` is the array's name in error
+    messages.
+    """
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")
     with regular(path).open("rb") as file:

@@ -87,7 +87,7 @@ def _fitting_guesses(difference):
 
 
 def _guesses(difference: RankDifference) -> Iterator[Guess]:
-    """Yield guesses at the cause of a rank's wrong output or gradient."""
+    """Yield a Guess for each likely cause of `difference`, a rank's wrong output or gradient."""
     yield from _scales(difference)
     if difference.kind == "whole" and difference.division.size > 1:
         yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(difference))
@@ -99,7 +99,9 @@ def _guesses(difference: RankDifference) -> Iterator[Guess]:
 
 
 def _scales(difference):
-    """Yield guesses that the whole array, or each row, is wrong by one factor, such as a sum in place of a mean."""
+    """Yield guesses that the rank's array in `difference`, or each of its rows, is wrong by one factor, such as a sum in place of
+    a mean.
+    """
     value, got, size = np.asarray(difference.expected.value, np.float64), difference.got, difference.division.size
     at = np.isfinite(value) & (value != 0)
     if not at.any() or not np.isfinite(got).all():
@@ -124,7 +126,7 @@ def _unreduced(difference):
 
 
 def _of_outputs(difference: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about the cause of wrong rows in a rank's output."""
+    """Yield guesses about wrong rows in a rank's output: edges from other ranks are lost, or rows from other ranks are stale or zeros."""
     edges, owner, rank = difference.case.edges, difference.division.owner, difference.rank
     target_rank, source_rank = owner[edges.dst], owner[edges.src]
     peers = [q for q in range(difference.division.size) if q != rank and np.any((source_rank == q) & (target_rank == rank))]
@@ -157,7 +159,9 @@ def _without_edges(difference: RankDifference, lost: Array) -> BoundedArray:
 
 
 def _with_rows(difference, replaced, others):
-    """Return the rows that this rank would return if the nodes in the mask `replaced` had their input rows in `others`."""
+    """Return the rows that this rank would return if the nodes in the mask `replaced` had the input rows of `others`, {name of an
+    input: array}.
+    """
     by, arrays = difference.reference.arrays_by, {name: np.array(value) for name, value in difference.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
@@ -166,7 +170,9 @@ def _with_rows(difference, replaced, others):
 
 
 def _of_gradients(difference: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about a rank's wrong gradient: it is not reduced over ranks, or a buffer is stale."""
+    """Yield guesses about a rank's wrong gradient in `difference`: it is not reduced over ranks, or a buffer holds the previous
+    call's gradient.
+    """
     if difference.kind != "whole":
         rows = {name: difference.division.rows(difference.rank, kind) for name, kind in difference.reference.outputs_by.items()}
         rank_cotangents = {name: _only(value, rows[name]) for name, value in difference.division.cotangents.items()}
@@ -185,7 +191,7 @@ def _only(value, rows):
 
 
 def _before(difference):
-    """Return the expected rows of the previous call, which a rank with stale buffers would return."""
+    """Return this rank's expected rows of the previous call, which a rank with stale buffers would return."""
     return difference.predicted(difference.before.case, difference.before.cotangents)
 
 
@@ -193,14 +199,14 @@ def _before(difference):
 
 
 def _same_elsewhere(difference):
-    """Yield a Cause without explanation, which says if all ranks returned the same gradient."""
+    """Yield a Cause that only states if all ranks returned the same gradient of a parameter; it does not explain the difference."""
     other = next((q for q, array in enumerate(difference.arrays) if array.tobytes() != difference.got.tobytes()), None)
     agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {difference.rank}"
     yield Cause(f"{NOTHING}{agreement}")
 
 
 def _permuted(difference):
-    """Yield a Cause if the rank returned its expected rows in another order."""
+    """Yield a Cause if the rank returned the expected rows of `difference` in another order."""
     if difference.got.ndim < 2 or not 2 <= len(difference.got) <= MOST_ROWS:
         return
     rows, value = (array.reshape(len(array), -1) for array in reversed(difference.as_float64))
@@ -220,7 +226,7 @@ def _permuted(difference):
 
 
 def _touched_rows(difference):
-    """Yield a Cause without explanation, which says if all wrong rows have edges from other ranks."""
+    """Yield a Cause that only states if all wrong rows have edges from other ranks; it does not explain the difference."""
     bad, edges, owner = np.nan_to_num(difference.ratio) > 1, difference.case.edges, difference.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {difference.rank} differ"
     if difference.kind not in ("dst", "node") or not bad.ndim:

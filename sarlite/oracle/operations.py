@@ -36,9 +36,9 @@ NAN_OF_MASKED = ("dgl", "pyg")
 
 
 def extremum(messages: Expr, edges: EdgeList, reduce: str, ties: str) -> Expr:
-    """Return the "max" or "min", by `reduce`, of each destination's messages; `ties` says which of equal messages get the gradient.
-
-    A destination without edges gets 0.
+    """Return the maximum or minimum of each destination's messages, 0 for a destination without edges; `reduce` is "max" or
+    "min". `messages` has a row for each edge. Among equal messages, `ties` gives the gradient to the "lowest" source, the "first"
+    edge, or "all" in equal shares.
     """
     how = (edges.by_dst, "all" if ties == "all" else "first", edges.src if ties == "lowest" else None)
     return scatter_max(messages, *how) if reduce == "max" else scatter_min(messages, *how)
@@ -50,25 +50,23 @@ def mean(total: Expr, edges: EdgeList) -> Expr:
 
 
 def edge_softmax(scores: Expr, edges: EdgeList, dialect: str, epsilon: float | None = None) -> Expr:
-    """Return the softmax over each destination's in-edges, as in the library `dialect`; `epsilon` is added to the denominator.
-
-    By default `epsilon` is the library's.
+    """Return the softmax of `scores`, shape (n_edges, ...), over each destination's in-edges, as the library `dialect` computes
+    it. `epsilon` is added to the denominator; None means the library's own value.
     """
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 
 
 def with_loops(edges: EdgeList) -> EdgeList:
-    """Return the edges, followed by one self loop for each row."""
+    """Return `edges` followed by one self loop for each row; raise ConfigError unless sources and destinations are the same rows."""
     if edges.n_src != edges.n_dst:
         raise ConfigError(f"loops: there are {edges.n_src} source rows, and {edges.n_dst} destination rows")
     return edges.with_loops(np.arange(edges.n_dst))
 
 
 def symmetric(x: Expr, edges: EdgeList, weight: Expr | None = None, degrees: str = "both") -> Expr:
-    """Return D^-1/2 A D^-1/2 x, with edge weights in A. A source's degree counts its out-edges, or its in-edges if `degrees` is "in".
-
-    Degrees are at least 1.
+    """Return D^-1/2 A D^-1/2 x for the adjacency matrix A of `edges` with the entries `weight` (None: all 1). A degree in D is at
+    least 1; a source counts its out-edges, or its in-edges if `degrees` is "in".
     """
     source = edges.in_degrees if degrees == "in" else edges.out_degrees
     if len(source) != edges.n_src:
@@ -149,10 +147,10 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 
 
 def attention_scores(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> tuple[Expr, Expr]:
-    """Return (attention scores, shape (n_edges, heads); the source rows that attention averages) for attributes["kind"].
+    """Return (attention scores, shape (n_edges, heads); values, the source rows that attention averages) for an edge j -> i.
+    attributes["kind"] names the formula of the scores.
 
-    gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el and er are a' z for the two halves of
-    a
+    gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el, er: products of z and halves of a
     gatv2  a' leaky(z_src_j + z_dst_i), values z_src    Brody et al. 2022
     dot    q_i' k_j / sqrt(width), values v             Vaswani et al. 2017
     """

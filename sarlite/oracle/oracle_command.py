@@ -134,9 +134,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
-    """Parse words such as ["spmm", "reduce=mean", "softmax"], and return the references that they name.
-
-    Without words, return all of OPERATIONS.
+    """Return the References that command-line words such as ["spmm", "reduce=mean", "softmax"] name, here the mean of spmm, and
+    softmax. Without words, return all of OPERATIONS.
 
     Raises
     ------
@@ -221,7 +220,9 @@ def _check(options):
 
 
 def _check_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments for `check` alone, or with --ranks for `check_ranks` alone, from the parsed command line."""
+    """Return the keyword arguments, from the parsed command line, that `check` takes but `check_ranks` does not, or with --ranks
+    the reverse. Raise ConfigError for options that exclude each other.
+    """
     if options.ranks is None:
         if options.parts is not None:
             raise ConfigError("--parts: needs --ranks")
@@ -278,8 +279,8 @@ def _program(options, wanted):
 
 
 def _call_time_limit(options: argparse.Namespace) -> float:
-    """Return the seconds that a call of an external program may take, which is more than the program's own limit, --time-limit. A
-    program can be killed, but a call cannot.
+    """Return the seconds that a call which runs an external program may take. The limit is above --time-limit, the program's own,
+    as a program can be killed when its time is over, but a call cannot.
     """
     return 2 * options.time_limit + 60
 

@@ -26,7 +26,7 @@ _BY_NAME = ("arrays", "state", "cotangents")
 
 
 def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
-    """Write the input of each rank as files, with a case.json, and return the folder.
+    """Write the input of each rank as files, with a case.json that lists the files, and return the folder.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def read_results(folder: str | Path, parts: Sequence[RankPart]) -> list[dict[str
     ------
     DataError
         A rank has no folder; or a .npy file there is no result of the rank, is a link, has another shape than promised,
-        or
-        another size than its header needs. The error names the file. Nothing is read into memory before these checks.
+        or another size than its header needs. The error names the file. Nothing is read into memory before these
+        checks.
 
     Examples
     --------

@@ -18,7 +18,8 @@ __all__ = ["PARTS", "Division", "RankPart", "owners"]
 
 @dataclass(frozen=True, eq=False)
 class RankPart:
-    """Input of one rank in a distributed run: its nodes, the edges into its nodes, and the rows of both in the input arrays.
+    """Input of one rank in a distributed run: its nodes, the edges into its nodes, and the rows of these nodes and edges in the
+    input arrays.
 
     Parameters
     ----------
@@ -41,8 +42,7 @@ class RankPart:
         See `Case`; `dtype` is the case's `format`.
     results : dict of str to shape
         Shapes of the arrays that the rank may return, as `read_results` reads them: outputs by name, "layers.0" and so
-        on
-        for a model, gradients as "d<name>".
+        on for a model, gradients as "d<name>".
 
     Examples
     --------
@@ -74,14 +74,14 @@ class RankPart:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the rank that owns each node, shape (n_nodes,), of `size` ranks; `kind` is a way to divide nodes in PARTS, such as "random".
+    """Return the rank, from 0 to size - 1, that owns each node, shape (n_nodes,). `kind` names the way to divide the nodes:
+    "contiguous", "random", "skewed" or "one empty".
 
     Parameters
     ----------
     kind : str
         "contiguous" gives equal ranges, "random" a random rank for each node, "skewed" half of the remaining nodes to
-        each
-        rank, and "one empty" equal ranges on all ranks but one.
+        each rank, and "one empty" equal ranges on all ranks but one.
     n_nodes, size, seed : int
         `size` is the number of ranks.
     """
@@ -124,19 +124,27 @@ class Division:
     size: int
 
     def rows(self, rank: int, kind: str) -> Array:
-        """Return the global numbers of a rank's rows: of its edges if `kind` is "edge", else of its nodes."""
+        """Return the global numbers of the rows that belong to `rank`: of the edges into its nodes if `kind` is "edge", else of
+        its nodes.
+        """
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """Return a copy of a rank's rows of an array: of its edges if `kind` is "edge", all rows if "whole", else of its nodes."""
+        """Return a copy of the rows of `value` that belong to `rank`: rows of its edges if `kind` is "edge", all rows if "whole",
+        else of its nodes.
+        """
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return a rank's rows of a BoundedArray: of its edges if `kind` is "edge", all rows if "whole", else of its nodes."""
+        """Return the rows of a BoundedArray that belong to `rank`: rows of its edges if `kind` is "edge", all rows if "whole",
+        else of its nodes.
+        """
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """Join the rows that each rank returned, of edges if `kind` is "edge", else of nodes, to an array of this shape."""
+        """Join `arrays`, the rows that each rank returned, to an array of this shape on the whole graph; rows are by edge if
+        `kind` is "edge", else by node.
+        """
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array

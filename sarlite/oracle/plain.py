@@ -179,7 +179,9 @@ class FloatArithmetic:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """Return for each row the reduction of its entries of x by the ufunc `reduce`, or `empty` if it has none, shape (n, ...)."""
+    """Return for each row the reduction of its entries in x by the ufunc `reduce`, or `empty` for a row without entries, shape
+    (n, ...). `index` has the row of each entry.
+    """
     out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):
@@ -188,9 +190,8 @@ def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
 
 
 def column(of_rows: npt.ArrayLike, ndim: int) -> Array:
-    """Reshape an array of one number for each row to `ndim` axes, shape (n, 1, ...).
-
-    The array broadcasts with an array of n rows and `ndim` axes.
+    """Reshape `of_rows`, one number for each of n rows, to `ndim` axes, shape (n, 1, ...), so that it broadcasts with an array of
+    n rows.
     """
     return np.reshape(of_rows, (-1, *[1] * (ndim - 1)))
 
@@ -201,15 +202,16 @@ def all_masked(scores: Array, index: Index) -> Array:
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """Return a mask, shape (k, ...), of the entries of x that equal `best`, the maximum of each row; `index` has each entry's row.
-
-    In a row with NaN, the NaN entries are selected.
+    """Return a mask, shape (k, ...), of the entries of x that equal `best`, the maximum of each row, or are NaN; `index` has each
+    entry's row.
     """
     return (x == best[index.rows]) | np.isnan(x)
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask, shape (k, ...), of each row's first entry in the mask `among`: of lowest `rank`, a sort key, then of lowest number."""
+    """Return a mask, shape (k, ...), of one entry for each row out of the mask `among`: the entry of the lowest `rank`, a sort
+    key, then of the lowest number. If `rank` is None, only the number counts. `index` has the row of each entry.
+    """
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))

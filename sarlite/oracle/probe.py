@@ -30,7 +30,9 @@ from sarlite.types import Array
 
 
 def _most_bits(dtype: str) -> int:
-    """Return the largest number of bits of a digit that `dtype` stores exactly, at most 16; probes hold row numbers in such digits."""
+    """Return the number of bits, at most 16, of integers that `dtype` stores exactly. This is the largest size of the digits with
+    which probes (inputs with exact results) encode row numbers.
+    """
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
@@ -47,9 +49,9 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Return cases on a graph whose outputs are exact in every order of evaluation; kinds of input without such cases go to `skipped`.
-
-    Rows hold codes of their row numbers. Several cases share a code that has more columns than one case.
+    """Return probes: cases on `graph` whose outputs are exact in every order of evaluation. Rows hold codes of their row numbers;
+    several cases share a code that has more columns than one case. `skipped` receives a line for each kind of input without an
+    exact result.
 
     Parameters
     ----------
@@ -91,9 +93,8 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return a gradient for each output, by name, whose rows encode their row numbers, so that the input gradients are exact.
-
-    Codes are chosen so that as many gradients of the inputs as possible are exact.
+    """Return {output: gradient} of a case for which the gradients of the inputs are exact, as many of them as possible. Rows
+    encode their row numbers in digits; `seed` sets the hashed digits.
 
     Raises
     ------
@@ -120,9 +121,8 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Return the outputs of a case by name; the error of an element is 0 if float arithmetic computes it exactly, else Inf.
-
-    Float arithmetic may use any order. The result for the last case is cached.
+    """Return {output: BoundedArray} of a case. The error of an element is 0 if float arithmetic computes the element exactly in
+    any order of operations, else Inf. Results are cached as long as the case lives.
     """
     if case not in _outputs:
         outputs = reference.outputs(case, ExactArithmetic(case.format, case.accumulate))
@@ -131,9 +131,8 @@ def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
 
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, BoundedArray]:
-    """Return by name the gradients of a case's inputs for output gradients `g`; a gradient with an inexact element is left out.
-
-    The last result is cached.
+    """Return {input: BoundedArray}, the exact gradients of a case's inputs for `g`, the gradients of the outputs; a gradient with
+    an inexact element is left out. The last result of a case is cached.
     """
     if case not in _gradients or _gradients[case][0] is not g:
         _gradients[case] = g, _exact_ones(reference.gradients(case, g, ExactArithmetic(case.format, case.accumulate)))
@@ -162,8 +161,8 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self) -> int:
-        """Return the most bits that a digit of the encoded row numbers may have so that sums of the rows stay exact. This covers
-        the longest sum over edges, and gradients that sum over columns.
+        """Return the number of bits per digit of the encoded row numbers to try first: the most for which sums of coded rows stay
+        exact. This covers the longest sum over edges, and gradients that sum over columns.
         """
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
         sums = BITS[self.blank.accumulate] if self.signed else min(bits, BITS[self.blank.accumulate])
@@ -174,7 +173,7 @@ class _ProbeBuilder:
 
     def cases_of_bits(self, bits: int) -> Iterator[Case]:
         """Yield cases whose input rows encode their row numbers (`values.codes`) in digits of `bits` bits. If a code has more
-        columns than an input, each case has the next part of the columns.
+        columns than an input, the first case has the first columns, the next case the next ones, and so on.
         """
         shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
         coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._carries_code(name)]
@@ -221,8 +220,8 @@ def _wide(dtype: str, options: Mapping[str, Any]) -> bool:
 
 
 def _ladder(widest: int) -> Iterator[int]:
-    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on. If nothing is
-    exact with digits of one bit, nothing is exact with wider digits either.
+    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on down to 2.
+    Digits of 1 bit come second, as no wider digits are exact if these are not.
     """
     yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 

@@ -84,20 +84,18 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
                 accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
                 expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
                 **attributes: Any) -> Report:
-    """Check `run(parts)`, which returns each rank's result, on graphs that each method in `parts` divides among the ranks; return a Report.
+    """Compare the results of `run`, a function of the list of all ranks' inputs, with the reference on the whole graph; return a
+    Report. Graphs of the corpus are divided among each number of ranks in `ranks`, in each way in `parts`.
 
     Parameters
     ----------
     run : (list of RankPart) -> list of results, one for each rank
         A result is a dict. It holds this rank's rows of each output by name ("out"); rows by edge are in the order of
-        the
-        part's edges. "gradients" is a dict of the gradients of sum(output * cotangent) over all ranks: this rank's rows
-        for
-        arrays by node or edge, the whole gradient for a parameter. For a model, "layers" may hold each convolution's
-        rows,
-        before norm and activation. A result may also be the only output itself. `each_rank` makes such a run from a
-        function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
-        comm.allgather(mine(parts[comm.rank]))`; every process makes the same cases.
+        the part's edges. "gradients" is a dict of the gradients of sum(output * cotangent) over all ranks: this rank's
+        rows for arrays by node or edge, the whole gradient for a parameter. For a model, "layers" may hold each
+        convolution's rows, before norm and activation. A result may also be the only output itself. `each_rank` makes
+        such a run from a function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]`
+        and `lambda parts: comm.allgather(mine(parts[comm.rank]))`; every process makes the same cases.
     reference : str or Reference
         Its sources and destinations must be the same nodes.
     ranks : sequence of int
@@ -158,7 +156,9 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
 
 
 def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return up to eight small homogeneous graphs of the corpus whose names match the patterns, as (name, graph)."""
+    """Return up to eight small graphs of the corpus whose names match `pattern`, one or several, as a list of (name, graph).
+    Their sources and destinations are the same nodes.
+    """
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
                and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries = matching(entries, pattern)
@@ -173,8 +173,9 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: str, gradients: bool,
                    options: Mapping[str, Any]) -> None:
-    """Check two calls of a run on `size` ranks, and their gradients if asked; the method `kind` divides the graph `edges` among
-    the ranks. The calls have different values, so that stale rows of the first call show in the second.
+    """Check the function under test on the graph `edges`, divided among `size` ranks in the way `kind`, such as "random". Compare
+    the results of two calls, and gradients if `gradients`, with the reference on the whole graph. The calls have different
+    values, so that stale rows of the first call show in the second.
     """
     owner, previous = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
@@ -191,7 +192,10 @@ def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: st
 
 
 def _check_call(trial: Trial, division: Division, previous: Division | None) -> None:
-    """Check layers, outputs and gradients of one call, up to the first wrong one; `previous` is the call before, to find stale results."""
+    """Compare the layers, outputs and gradients of one call with the reference, and add findings to `trial`. Nothing is checked
+    after a wrong layer, and no gradients after a wrong output. `previous` is the call before, to recognize stale rows; None for
+    the first call.
+    """
     results = _results(trial, division)
     if results is None:
         return
@@ -216,7 +220,9 @@ def _check_call(trial: Trial, division: Division, previous: Division | None) -> 
 
 
 def _results(trial: Trial, division: Division) -> list[dict[str, Any]] | None:
-    """Call the function under test on all ranks' parts; return each rank's results by name, or None after adding a finding."""
+    """Call the function under test on the parts of all ranks, and return each rank's results by name. If the call fails or an
+    output is missing, add a finding to `trial` and return None.
+    """
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
     def job():
@@ -248,7 +254,10 @@ def _flat(result: Any, wanted: Mapping[str, object]) -> dict[str, Any]:
 
 def _check_rows(trial: Trial, division: Division, previous: Division | None, output: str, expected: BoundedArray,
                 arrays: Sequence[Array], layer: int | None = None) -> bool:
-    """Compare each rank's array in `arrays` with its rows of the expected `output`; add a finding and return True if one is wrong."""
+    """Compare each rank's array in `arrays` with that rank's rows of the expected `output`; if one is wrong, add a finding and
+    return True. `layer` is the number of the convolution if `output` is a layer's result. `previous` is the call before, if any,
+    to recognize stale rows.
+    """
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
     place: dict[str, Any] = {"division": division, "before": previous, "kind": kind, "layer": layer, "whole": expected, "arrays": arrays}

@@ -92,7 +92,8 @@ class Reference:
 
     @cached_property
     def shapes(self) -> tuple[ShapeWords, ShapeWords]:
-        """Pair of dicts: shapes of the inputs and of the parameters by name. The words "n_src", "n_dst", "n_edges" and "width" are sizes.
+        """Shapes of the inputs and of the parameters, as two dicts by name. A shape lists integers, and the words "n_src",
+        "n_dst", "n_edges" and "width" for sizes that depend on the case.
 
         "n" stands for both "n_src" and "n_dst" if the formula needs one set of nodes.
         """
@@ -107,15 +108,16 @@ class Reference:
 
     @cached_property
     def arrays_by(self) -> dict[str, str]:
-        """{name of each input array: kind of its rows, "src", "dst", "edge", "node" or "whole"}.
-
-        "node" if sources and destinations must be the same nodes, and "whole" for an array without such rows.
+        """{name of each input array: kind of its rows}: "src", "dst" or "edge"; "node" if sources and destinations must be the
+        same nodes; "whole" for an array without rows of these kinds.
         """
         kinds: dict[str | int, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
     def check_dtype(self, dtype: str) -> None:
-        """Raise ConfigError for a dtype that rounds gathered rows to bfloat16, unless the reference defines which rows are rounded."""
+        """Raise ConfigError if `dtype` is "bfloat16-rows", which rounds the rows that edges gather to bfloat16, and this
+        operation does not define which rows are rounded.
+        """
         attributes = self.attributes
         supported = attributes["reduce"] not in ("max", "min") or not attributes["weighted"] if self.name == "spmm" else (
             self.name == "attention" and attributes["kind"] == "gat")
@@ -131,7 +133,7 @@ class Reference:
         return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
-        """Return the names of the arrays and parameters that have a gradient."""
+        """Return the names of the arrays and parameters of `case` that have a gradient."""
         return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp
                 and last_word(name) not in self.definition.fixed]
 
@@ -145,7 +147,9 @@ class Reference:
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
              square: bool = False) -> Case:
-        """Return a case on a graph with random inputs of `width` columns; `values` is "random" (normal numbers) or "integers".
+        """Return a case on the graph `edges` with random inputs of `width` columns: normal numbers if `values` is "random", or
+        small "integers". Sums have the dtype `accumulate` (None: the default for `dtype`). If `square` is True, sizes that differ
+        by default, such as heads and features, are made equal.
 
         Parameters
         ----------
@@ -200,9 +204,8 @@ class Reference:
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the result of each convolution of a model, by name: "layers.0" and so on.
-
-        Results are taken before norm and activation.
+        """Return the result of each convolution of a model, before norm and activation, by name: "layers.0" and so on; {} unless
+        the reference is a model.
         """
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
@@ -214,9 +217,8 @@ class Reference:
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the gradients of a case's arrays and parameters by name, for `cotangents` of the outputs, computed in an arithmetic.
-
-        Gradients are computed in `arithmetic`.
+        """Return the gradients of a case's arrays and parameters by name, for `cotangents`, the gradients of the outputs,
+        computed in an arithmetic.
         """
         inputs, outputs = self.expressions(case)
         wanted = {name: cast(Expr, inputs[name]) for name in self.differentiable(case)}
@@ -236,12 +238,15 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Return the allowed values of an attribute, a tuple with the default first, as text; any other value is a default alone."""
+    """Return the allowed values of an attribute as text, separated by commas, if `value` is the tuple of these; another `value`
+    is a default alone, and becomes text.
+    """
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
-    """Return the Reference of this name and attributes, or `reference` itself if it is one; raise ConfigError if it lacks the dtype.
+    """Return the Reference of the name `reference` with these attributes, or `reference` itself if it is one already. Raise
+    ConfigError if it does not support `dtype`.
 
     Raises
     ------
@@ -289,9 +294,11 @@ def last_word(name: str) -> str:
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
-    """Return random values, rounded to a dtype: integers from -3 to 3 if `values` is "integers", else standard normal numbers.
+    """Return random values from `rng`, rounded to a dtype: integers from -3 to 3 if `values` is "integers", else standard normal
+    numbers.
 
-    If the dtype has narrow rows, a fourth of the normal numbers lie halfway between two numbers of bfloat16.
+    If rows of the dtype are rounded to bfloat16, a fourth of the normal numbers lie halfway between two numbers of
+    bfloat16.
     """
     if values == "integers":
         return rounded(rng.integers(-3, 4, shape), dtype)

@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
-    """Warn that `name` is the former name of `new`; by default the warning points at the caller of the caller."""
+    """Warn that `name` is the former name of `new`. `stacklevel`, as in `warnings.warn`, points at the caller of the caller by default."""
     warnings.warn(f"{name} is now {new}", FutureWarning, stacklevel=stacklevel)
 
 

@@ -64,7 +64,9 @@ def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, co
 
 
 def _cotangents(path: str | os.PathLike[str], saved: SavedCase, reference: Reference) -> Mapping[str, Array] | None:
-    """Return the outputs' gradients that a saved case has, after a check of their shapes; None if it has none."""
+    """Return the gradients of the outputs that a saved case has, after a check of their shapes; None if it has none. `path`
+    starts the error's message.
+    """
     with reading(path, "arrays"):  # the arrays may not be those of the operation
         wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
     saved_shapes = {name: value.shape for name, value in saved.cotangents.items()}

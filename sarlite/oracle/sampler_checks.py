@@ -48,9 +48,8 @@ def graph(seed: int = 0) -> EdgeList:
 
 
 def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dtype: str = "int64") -> None:
-    """Check a neighbour sampler by one call on each smaller graph, and by statistics of `n_calls` calls on `graph`.
-
-    `n_calls` is an even number.
+    """Check a neighbour sampler by one call on each graph of `entries` with at most 1,000 edges, and by statistics of `n_calls`,
+    an even number, calls on one random graph. `trial` holds the sampler, and collects the findings.
 
     The sampler picks `case.k` in-edges of each row, or all if the row has fewer. With `case.replace` it picks k of
     every row that has in-edges.
@@ -81,9 +80,8 @@ def with_seed(case: Case, seed: int) -> Case:
 
 
 def picks(trial: Trial, case: Case) -> list[Array] | None:
-    """Call the sampler on a case; return for each row the sampled in-edges, as positions in the row, or None if they are impossible.
-
-    A finding says why picks are impossible.
+    """Call the sampler on a case, and return the picked in-edges of each row, as positions in the row. If no correct sampler
+    could have returned the picks, add a finding and return None.
     """
     picked = trial.attempt(case, lambda converted: trial.worker.call(lambda: as_array(trial.run(call.GuardedCase(converted).case))))
     if picked is None:
@@ -125,8 +123,8 @@ def _impossible(case: Case, picked: Array) -> dict[str, Any] | None:
 
 
 def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
-    """Test how often each edge was sampled; drawn[c][row] has the positions of the edges that call c picked for a row. The counts
-    are compared with binomial distributions. Add a finding for the least likely count if its probability is too small.
+    """Test how often each edge was sampled against binomial distributions, and add a finding for the least likely count if its
+    probability is too small. drawn[c][row] has the positions in the row of the edges that call c picked.
     """
     from scipy.special import bdtr, bdtrc
 

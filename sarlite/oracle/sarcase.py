@@ -132,8 +132,8 @@ def load(path: str | os.PathLike[str]) -> SavedCase:
     ------
     DataError
         In one line with file, field and value: a field is missing, unknown or impossible; a file name is a path; a
-        file's
-        header, size or hash differs from its record; or the files exceed 4 GiB. All is checked before arrays are read.
+        file's header, size or hash differs from its record; or the files exceed 4 GiB. All is checked before arrays are
+        read.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def _loaded(folder, document):
 
 
 def _within(folder: Path, document: Mapping[str, Any]) -> None:
-    """Raise DataError unless the array files that `document`, a case.json, names lie in `folder` and stay below the size limit."""
+    """Raise DataError unless the array files that `document`, a parsed case.json, names lie in `folder` and together stay below 4 GiB."""
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):

@@ -50,7 +50,9 @@ class Scope:
         self.max_values = max(self.max_values, edges.n_edges * entry.width)
 
     def gaps(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
-        """Return one line that lists the inputs that no case covered, such as larger degrees; an input was called `repeats` more times."""
+        """Return one line that lists inputs which no case covered, such as larger degrees. `levels`, `repeats` (further calls on
+        the same input), `dtype` and `index_dtype` are the check's options.
+        """
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text
                    and any(array in arrays for array in _NEEDED_ARRAYS.get(name, arrays))]
@@ -70,7 +72,7 @@ def _others(name, names):
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, such as "1 to 9, 15 to 17, 31"."""
+    """Return a text that joins consecutive numbers to ranges with both ends, such as "1 to 9, 15 to 17, 31"."""
     ordered = np.array(sorted(numbers), int)
     parts = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts if len(part))

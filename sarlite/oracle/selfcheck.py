@@ -23,7 +23,8 @@ def _outputs(case):
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
               dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Check references on graphs of up to `most_edges` edges against `outputs`, a second implementation, and graphs against hashes.
+    """Check references on graphs of up to `most_edges` edges against `outputs`, a second implementation, and check the graphs
+    against their published hashes.
 
     Parameters
     ----------
@@ -31,8 +32,7 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
         Operations that `loops` knows.
     most_edges : int
         Graphs of at most so many edges are computed by `loops`, too, which takes one number at a time. On larger graphs
-        of
-        level "ci", the references' own values, rounded once, are compared with their error bounds.
+        of level "ci", the references' own values, rounded once, are compared with their error bounds.
     graphs : str or sequence of str
         Patterns (fnmatch) of the names of graphs.
     dtypes : sequence of str
@@ -63,7 +63,9 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 
 
 def _compare(trial: Trial, entry: corpus.Entry, dtype: str, small_graph: bool) -> None:
-    """Check the reference on one graph: by the second implementation if `small_graph`, else its rounded values by their error bounds."""
+    """Check the reference on one graph: against the second implementation if `small_graph`; else its own rounded values against
+    its error bounds.
+    """
     entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:
         CERTIFIED.check_case(trial, case) if small_graph else _check_own_values(trial, case)

@@ -33,8 +33,7 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
     References
     ----------
     Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": first halves are tried, then
-    smaller and
-    smaller parts.
+    smaller and smaller parts.
     """
     attempts = _Attempts(still_fails, most_calls)
     for _ in range(2):
@@ -48,7 +47,7 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
 
 
 class _Attempts:
-    """The predicate `still_fails` with a limited number of calls, `left`; after these every case counts as passing."""
+    """The predicate `still_fails` with a limited number of calls: after `left` calls every case counts as passing."""
 
     def __init__(self, still_fails: Callable[[Case], bool], left: int) -> None:
         self.still_fails, self.left = still_fails, left
@@ -69,7 +68,9 @@ def _size(case):
 
 
 def _edges(reference: Reference, case: Case, attempts: _Attempts) -> Case:
-    """Return the failing case on as few edges as still fail: `attempts` tests parts of the edges, or all but one part, ever finer."""
+    """Return the failing case with edges removed as long as it still fails. `attempts` tests each of several equal parts of the
+    edges, then all edges but one part; the parts become ever smaller.
+    """
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
         bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)
@@ -88,7 +89,9 @@ def _edges(reference: Reference, case: Case, attempts: _Attempts) -> Case:
 
 
 def _columns(reference: Reference, case: Case, attempts: _Attempts) -> Case:
-    """Return the failing case with as few columns as still fail: `attempts` tests each half, and all but the first or last column."""
+    """Return the failing case with columns removed as long as it still fails; `attempts` tests each half, and all columns but the
+    first or last.
+    """
     while (width := cut.width_of(reference, case)) is not None and width > 1 and attempts.left > 0:
         half = width // 2
         tries = [(0, half), (half, width), (0, width - 1), (1, width)]

@@ -39,7 +39,7 @@ def _graph(src: npt.ArrayLike, dst: npt.ArrayLike, n: int, n_dst: int | None = N
 
 
 def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
-    """Return the graph with its nodes renumbered and its edges reordered at random."""
+    """Return the graph `edges` with its nodes renumbered and its edges reordered at random, by `draw`."""
     name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
@@ -79,7 +79,7 @@ def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
 
 
 def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
-    """Return a path of n nodes; `way` says if edges go "up" or "down" the node numbers, or if the numbers are "shuffled"."""
+    """Return a path of n nodes; `way` says if edges go "up" or "down" the node numbers, or if `draw` has "shuffled" the numbers."""
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
@@ -104,18 +104,20 @@ def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
 
 
 def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a random graph of n nodes with `edges` edges, each twice; second copies come after all first copies."""
+    """Return a graph of n nodes with `edges` random edges, each twice; the second copies come after all first copies."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
 def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
-    """Return a graph of `edges` edges, whose sources (of n) and destinations (of n_dst, or n if None) are uniformly random."""
+    """Return a graph of `edges` edges, whose sources (of n nodes) and destinations (of n_dst nodes, None: n) are uniformly random
+    from `draw`.
+    """
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
 def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
-    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from random ones of n_src sources."""
+    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from sources that `draw` picks among n_src."""
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
@@ -126,7 +128,9 @@ def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
 
 
 def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
-    """Return a random graph of n nodes; `which` nodes have no edges: the "first" half, the "last" half, the "odd" ones or "most"."""
+    """Return a random graph of n nodes, some of which have no edges; `which` says which nodes: the "first" half, the "last" half,
+    the "odd" ones or "most".
+    """
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
     one = uniform(draw, len(ids), 4 * len(ids))
@@ -134,7 +138,7 @@ def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
 
 
 def powers(draw: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
-    """Return a graph of n nodes whose in-degrees are random powers of `base` up to `most`, with random sources."""
+    """Return a graph of n nodes whose in-degrees are random powers of `base` from 1 to `most`, with random sources."""
     choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
     degrees = choices[draw.below(len(choices), n)]
     dst = np.repeat(np.arange(n), degrees)
@@ -143,7 +147,7 @@ def powers(draw: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
 
 
 def regular(draw: SplitMixStream, n: int, degree: int) -> EdgeList:
-    """Return a graph with `degree` edges in and out at every node, and no self loops; n is above the degree.
+    """Return a graph of n nodes, each with `degree` in-edges and `degree` out-edges, without self loops; n is larger than `degree`.
 
     Node i of a ring gets edges to the next `degree` nodes; then the nodes are permuted.
     """
@@ -152,7 +156,8 @@ def regular(draw: SplitMixStream, n: int, degree: int) -> EdgeList:
 
 
 def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
-    """Return a graph of n nodes whose in-degrees and out-degrees cycle through `degrees`; out-ends and in-ends are paired at random.
+    """Return a graph of n nodes whose in-degrees and out-degrees repeat the list `degrees`; out-ends and in-ends of edges are
+    paired at random.
 
     Self loops and repeated edges may occur.
     """
@@ -192,7 +197,9 @@ def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
 
 
 def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a random graph of n nodes with edges sorted by source (`way` "src"), destination ("dst") or falling one ("dst-down")."""
+    """Return a random graph of n nodes whose edges are sorted by source if `way` is "src", by destination if "dst", or by
+    descending destination if "dst-down".
+    """
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
@@ -200,13 +207,17 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph of n nodes with edges into its lower half, from any node (`way` "into") or from the upper half ("across")."""
+    """Return a graph of n nodes with `edges` random edges into the lower half of the nodes: from any node if `way` is "into",
+    from the upper half if "across".
+    """
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 
 
 def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a graph of n nodes with edges among few: the first and last nodes, nodes next to powers of two, and `edges` random nodes."""
+    """Return a graph of n nodes of which few have edges: the first and last two, the nodes next to powers of two, and `edges`
+    random nodes.
+    """
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """One function under test, with its reference, options, worker thread and report; all levels of one check share it.
+    """One function under test with its reference, options, worker thread and report; all levels of one check share one Trial.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 
@@ -75,19 +75,19 @@ class Trial:
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
-        """Call the function once, with inputs in a memory layout and `threads` BLAS threads; return outputs by name, or None if it fails.
-
-        A failure is added to the report as a finding.
+        """Call the function under test once on `case`, with inputs in a memory layout and `threads` BLAS threads (None: all);
+        return outputs by name, or None if the call fails. A failure becomes a finding. `shapes` are the expected shapes.
         """
         return self.attempt(case, lambda converted: call.outputs(self.worker, self.run, converted, shapes, layout, threads),
                           "" if layout == "plain" else f"{layout} arrays")
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None, layout: str = "plain") -> dict[str, Array] | None:
-        """Call the vjp once, with cotangents in a memory layout and `threads` BLAS threads; return gradients by name, or None if it fails.
+        """Call the vjp once on `case`, with `cotangents`, the gradients of the outputs, in a memory layout and with `threads`
+        BLAS threads (None: all). Return gradients by name, or None if the call fails, which becomes a finding. `shapes` are the
+        expected shapes.
 
-        A failure is added to the report as a finding. A gradient that the vjp does not return is reported as not
-        covered.
+        A gradient that the vjp does not return is reported as not covered.
         """
         vjp = self.vjp
         assert vjp is not None
@@ -102,16 +102,17 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the memory layouts of the cotangents for the next call of the vjp: all if `every_layout`, else one after the other.
+        """Return the memory layouts of the cotangents that the next call of the vjp gets: all layouts if `every_layout`, else
+        one, in turn.
 
         Layouts that the function under test refused are left out.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], refusable_layout: str = "") -> Result | None:
-        """Return `function(case)`, or None after adding a finding if it fails; a function may decline arrays in a `refusable_layout`.
-
-        The case's arrays are converted for the function under test. A declined case counts as not covered.
+        """Return `function(case)`, with the case's arrays converted for the function under test; if it fails, add a finding and
+        return None. An exception for arrays in a `refusable_layout` means that the function declines the case, which then counts
+        as not covered.
 
         Parameters
         ----------
@@ -197,10 +198,9 @@ class Trial:
 
     def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
-        """Add a finding, with this cause and `fields`, at the first element of the mask `bad`; `searches` look for a better cause later.
-
-        `searches` look for the cause after the last case; `cause` remains if they find none. `fields` set further
-        fields.
+        """Add a finding with this cause at the first element of the mask `bad`, which marks the wrong elements of `difference`.
+        After the last case, `searches` look for a better cause; `cause` remains if they find none. `fields` set further fields of
+        the Finding.
         """
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _row_and_column(index, bad.shape)
@@ -217,7 +217,8 @@ class Trial:
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add a finding to the report, or to its expected failures if it is expected; `searches` look for the difference's cause later.
+        """Add a finding to the report, or to its expected failures if the case's name or the verdict is excepted. `searches` look
+        for the cause of `difference` after the last case.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.
@@ -240,9 +241,8 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search for the cause of each finding whose arrays are still held, and write the cause into the finding.
-
-        An assumption needs another case that confirms it.
+        """Search for the cause of each finding whose arrays are still held, and write the cause into the finding. A cause that is
+        an assumption must also explain another case's finding.
         """
         by_output: dict[str, list[int]] = defaultdict(list)
         for k, (difference, _) in self._unexplained.items():
@@ -271,7 +271,9 @@ FindingRule = Callable[[Trial, Difference, Array], None]
 
 
 def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
-    """Return the first cause that `searches` find which needs no confirmation, or which a case of `others` confirms; else None."""
+    """Return the first cause of `difference` that one of `searches` finds and that needs no confirmation, or that a case of
+    `others` confirms. Return None if there is no such cause.
+    """
     for cause in causes(difference, searches):
         if cause.confirms is None:
             return cause
@@ -281,14 +283,14 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
 
 
 def _can_discriminate(case: Case, other: Case) -> bool:
-    """Return True if a cause that was determined on `case` can be confirmed on the case `other`. Both cases need edges, and one
-    of them needs enough edges that few causes explain it.
+    """Return True if the case `other` can confirm a cause that was determined on `case`. Both cases need edges, and one of them
+    at least 8, since many different causes explain a wrong result on fewer edges.
     """
     return min(case.n_edges, other.n_edges) > 0 and max(case.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 
 
 def _remoteness(case: Any) -> float:
-    """Return |log(number of edges / 200)| of a case; cases of about 200 edges tell causes apart best."""
+    """Return |log(number of edges / 200)| of a case, a distance from the best size: cases of about 200 edges tell causes apart best."""
     return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 
@@ -298,7 +300,9 @@ def count_text(bad: Array, where: str = "") -> str:
 
 
 def _row_and_column(index: Sequence[Any], shape: tuple[int, ...]) -> tuple[int | None, int | None]:
-    """Return (row, column) of an element; all axes after the first are flattened to columns, and a missing axis gives None."""
+    """Return (row, column) of the element at `index` of an array; all axes after the first are flattened to columns, and a
+    missing axis gives None.
+    """
     if not shape:
         return None, None
     return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
@@ -307,9 +311,9 @@ def _row_and_column(index: Sequence[Any], shape: tuple[int, ...]) -> tuple[int |
 @contextmanager
 def trying(report: Report, run: Callable[..., object], vjp: Vjp | None, reference: Reference, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Return a context manager that yields a Trial, ends at a call of more than `seconds`, and then searches for the findings' causes.
-
-    A call that takes more than `seconds` ends the block: the remaining cases count as not covered.
+    """Return a context manager that yields a Trial of the functions `run` and `vjp`, and searches for the causes of its findings
+    at the end. A call of more than `seconds` ends the block, and `report` counts the remaining cases as not covered. `options`
+    are further fields of Trial.
     """
     worker = call.Worker(seconds)
     trial = Trial(run, vjp, reference, report, worker, **options)

@@ -20,27 +20,21 @@ _EQUAL = 0.5  # for scores up to this, exp(s - s) is 1 even if a kernel computes
 
 
 def hashed(numbers: Array, seed: int) -> Array:
-    """Return pseudo-random int64 numbers of 31 bits, shape (n,), from `numbers` and a seed."""
+    """Return pseudo-random int64 numbers from 0 to 2^31 - 1, shape (n,): a hash of each of `numbers` and the seed."""
     key = np.uint64(splitmix64(seed % 2**64))
     counter = np.asarray(numbers).astype(np.uint64) * np.uint64(GAMMA)
     return (splitmix64(counter ^ key) >> np.uint64(33)).astype(np.int64)
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns that `codes` needs to encode n different row numbers in digits of `bits` bits.
-
-    A code has a column of ones, and a column for each digit, of `bits` bits, of the row number; see `codes`.
-    """
+    """Return the number of columns that encode n different row numbers: a column of ones, and one for each digit of `bits` bits."""
     return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits; its columns are the code's from `start` on.
-
-    A misplaced row can so be recognized.
-
-    The columns of the code are a one, the digits of `bits` bits of the row number, the digits' complements, and hashed
-    digits. The array begins with column `start` of the code.
+    """Return an array of `shape` whose rows encode their row numbers, so that a misplaced row can be recognized. Its columns are
+    columns `start` and following of the code: a one, the digits of `bits` bits of the row number, the digits' complements, and
+    hashed digits.
     """
     if not shape:
         return np.ones(())
@@ -60,18 +54,15 @@ def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array
 
 
 def positions_in_row(edges: EdgeList) -> Array:
-    """Return the position of each edge within its row of CSR by destination, shape (n_edges,)."""
+    """Return the position of each edge within its row of CSR by destination, from 0, shape (n_edges,)."""
     out = np.empty(edges.n_edges, np.int64)
     out[edges.eid] = np.arange(edges.n_edges) - edges.indptr[edges.dst[edges.eid]]
     return out
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return integer edge weights of this shape, +-1 to +-7, that tell the edges of a short row apart; `bits` below 6 gives smaller ones.
-
-    The magnitude follows the position in the row: rows of up to 7 edges have distinct weights.
-
-    The largest weight is smaller than 7 if `bits` is below 6.
+    """Return integer edge weights of this shape that tell the edges of a short row apart: the magnitudes 1 to 7 follow the
+    position in the row, and `seed` sets the signs. If `bits` is below 6, the largest magnitude is smaller.
     """
     place, top = column(positions_in_row(edges), len(shape)), min(7, 1 << bits // 2)
     shift = np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
@@ -80,11 +71,9 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of probes, inputs with exact results, for an operation: "codes", "signed", "equal" or "saturated".
-
-    Probes are "signed" for sums in a wider format than the inputs.
-
-    For softmax and attention the kinds are "equal" scores, and "saturated" scores, which have one winner in each row.
+    """Return the kinds of probes (inputs with exact results) for an operation: ("codes",), or ("codes", "signed") with
+    `wide_sums`, which says that sums have a wider format than the inputs. Softmax and attention have "equal" scores, "saturated"
+    scores (one winner in each row), or both. `width` and `values` are the inputs' columns and kind of values.
     """
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
@@ -111,7 +100,9 @@ class ProbeScores:
         self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the values of the input `name` that make all attention scores of a row equal, or one far above the rest (`self.kind`)."""
+        """Return the values of the input `name`, in this shape, that make all attention scores of a row equal, or one far above
+        the rest (`self.kind`).
+        """
         out = np.zeros(shape)
         if name == "scores":
             return self._by_edge(shape)
@@ -131,14 +122,18 @@ class ProbeScores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Return `array`, the input `name`; for saturated scores of GATv2 its last column is overwritten with values that saturate them."""
+        """Return `array`, the input `name`. For saturated scores of GATv2 its last column is overwritten with values that put one
+        score of each row far above the rest.
+        """
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
             sources, least = self._source_keys()
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
     def _source_keys(self) -> tuple[Array, Array]:
-        """Return (distinct random integers of the sources, the smallest of them among each destination's sources)."""
+        """Return (one distinct pseudo-random integer for each source; the smallest integer among each destination's sources, 0
+        without sources).
+        """
         sources = np.argsort(np.argsort(hashed(np.arange(self.edges.n_src), self.seed), kind="stable"))
         least = np.full(self.edges.n_dst, self.edges.n_src)
         np.minimum.at(least, self.edges.dst, sources[self.edges.src])
@@ -165,9 +160,8 @@ def special(reference: Reference, case: Case, values: str) -> Case:
         - "negative": all values are below 0, and so are all maxima;
         - "ties": few different integers after a ReLU; every second column is not positive, so that maxima are 0;
         - "unreachable": NaN and Inf in rows that no edge leaves;
-        - "nan": NaN and Inf in one column of every fourth row, -Inf in the first column of the others, and a fourth of
-        the
-          weights are 0;
+        - "nan": NaN and Inf in one column of every fourth row, -Inf in the first column of the others, and a fourth
+          of the weights are 0;
         - "weights": of eight weights two are 0, one is Inf, one -Inf, one NaN;
         - "denormal": values below the smallest normal number;
         - "scores": scores of +-1e4;
