@@ -46,7 +46,8 @@ class Mask(NamedTuple):
 
 def activate(x: Array, out: Array, *, kind: str, alpha: float = 1.0, normal: Normal | None = None,
              beta: Array | None = None, mask: Mask | None = None) -> None:
-    """Write to `out`, in one pass over x, batch norm (`normal`) or bias (`beta`), activation (`kind`, ELU's `alpha`) and dropout.
+    """Write act(norm(x)) to `out` in one pass: batch norm by `normal` and `beta`, or only the bias `beta`; then the activation `kind`
+    (`alpha` is ELU's parameter) and the dropout `mask`. None leaves a step out.
 
     The result is ``f(y) * k``. ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a
     `beta`, else ``y = x``. The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
@@ -93,7 +94,8 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
                       beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
                       out: Array | None = None, means: Array | None = None, dx: Array | None = None,
                       sums: Array | None = None) -> None:
-    """Overwrite `dx`, x's gradient, and `sums`, beta's and gamma's, from `g`, `out`'s gradient; `means` are `sums` / n of all ranks' rows.
+    """Overwrite `dx` with the gradient of x, and `sums` with the gradients of beta and gamma, from `g`, the gradient of the result
+    `out` of `activate`. `means` are the `sums` of all ranks divided by the number of their rows.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and
@@ -142,7 +144,7 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
 
 def _activation(kind: str, alpha: float, normal: Normal | None, beta: Array | None, mask: Mask | None,
                 dtype: ArrayDType, n: int, n_feat: int, only_kind_with_beta: str | None = None) -> dict[str, Any]:
-    """Check the arguments of `activate` or its backward for x (n, n_feat) of `dtype`; return the fields of their C struct as a
+    """Check the arguments of `activate` or `activate_backward`, for x (n, n_feat) of `dtype`; return the fields of their C struct as a
     dict. `only_kind_with_beta` is the only kind that reads beta; None if all kinds do.
     """
     if kind not in ACTIVATIONS:

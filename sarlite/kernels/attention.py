@@ -55,7 +55,9 @@ class EdgeDropout(NamedTuple):
 
 def forward_fields(indptr: Array, indices: Array, rows: Array | None, z: Array, src: Array, dst: Array, slope: float,
                    dropout: EdgeDropout | None) -> dict[str, Any]:
-    """Check the arguments that `attend` and `exact_attend` share; return the fields of the C struct sar_attention as a dict."""
+    """Check the arguments that `attend` and `exact_attend` share: a CSR, its output `rows` (None: row i for row i), source rows `z`,
+    scores `src` and `dst`. Return the fields of the C struct sar_attention as a dict.
+    """
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
@@ -67,7 +69,10 @@ def forward_fields(indptr: Array, indices: Array, rows: Array | None, z: Array, 
 
 def backward_fields(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, slope: float,
                     dropout: EdgeDropout | None) -> tuple[dict[str, Any], int]:
-    """Check the arguments that `attend_backward` and its exact version share; return (fields of their C struct, number of threads)."""
+    """Check the arguments that `attend_backward` and its exact version share: the edges by source, source rows `z`, their scores `src`,
+    the result `ends` of `attend_ends`, and the output's gradient `g`. Return (fields of the C struct sar_attention as a dict, number of
+    threads).
+    """
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     fields = _fields(csr, z, src, n_src, ends, slope, dropout)
@@ -79,7 +84,9 @@ def backward_fields(t_indptr: Array, t_indices: Array, z: Array, src: Array, end
 
 def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_destination: Array, slope: float,
             dropout: EdgeDropout | None) -> dict[str, Any]:
-    """Check the arguments of an attention kernel; return its C struct's fields. `per_destination` has a row per destination."""
+    """Check z, src and dropout of an attention kernel; return the fields of the C struct sar_attention as a dict, with the fields `csr`
+    of its edges. `per_destination` is any array with a row per destination, and `n_src` None allows any number of sources.
+    """
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
@@ -95,7 +102,8 @@ def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_de
 
 def attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array, acc: Array,  # noqa: E741
            *, slope: float, rows: Array | None = None, dropout: EdgeDropout | None = None, accumulate: bool = True) -> None:
-    """Add a CSR's edges, of scores leaky_relu(src + dst, slope), to online softmax: maxima m, exponential sums l, weighted sums acc of z.
+    """Add the edges of a CSR to the online softmax of attention: m holds each row's largest score so far, l the sum of exp(score - m),
+    acc the sum of exp(score - m) z. An edge's score is leaky_relu(src + dst, slope).
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
@@ -156,7 +164,8 @@ def attend_finish(m: Array, l: Array, acc: Array) -> None:  # noqa: E741
 
 
 def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Array:
-    """Return four numbers of each destination and head, (n_dst, H, 4): score dst, softmax maximum m, `scale` = 1 / l, and g . out.
+    """Return four numbers of each destination and head, (n_dst, H, 4), that `attend_backward` reads for an edge: the score `dst`, the
+    softmax's maximum `m` and factor `scale`, and the dot product of the output `out` with its gradient `g`.
 
     They are next to each other, so that an edge reads one cache line. The last number is ``delta = sum_d g * out``.
 
@@ -198,7 +207,8 @@ def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Arr
 def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                     dsrc: Array, ddst: Array | None, *, slope: float, dropout: EdgeDropout | None = None,
                     sums: Array | None = None, accumulate: bool = True) -> None:
-    """Add attention's gradients over the edges of a CSR by source to dz, dsrc and ddst, from g, the output's, and `attend_ends`.
+    """Add attention's gradients over a CSR's edges by source to dz, dsrc and ddst, from `g`, the output's gradient, and `ends`, the
+    result of `attend_ends`. With `sums`, partial sums of ddst are added to it, one part for each thread.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one
@@ -250,7 +260,8 @@ def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, end
 
 
 def attend_backward_finish(sums: Array, ddst: Array) -> None:
-    """Add the threads' sums of `attend_backward` to the gradient: ``ddst += sum_t sums[t]``, in the order of t.
+    """Add the partial sums `sums` that the threads of `attend_backward` computed to the gradient `ddst`: ``ddst += sum_t sums[t]``, in
+    the order of t.
 
     Parameters
     ----------
@@ -268,7 +279,7 @@ def attend_backward_finish(sums: Array, ddst: Array) -> None:
 
 
 def row_dot(a: Array, b: Array, out: Array) -> None:
-    """Compute the dot product of rows over the last axis: overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
+    """Overwrite `out` with the dot products of the rows of `a` and `b` over the last axis: ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
 
     Parameters
     ----------

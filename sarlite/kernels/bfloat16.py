@@ -11,7 +11,8 @@ SOME = 4096
 
 
 def narrow(x: Array | Rows, scale: Array | None = None, overwrite: bool = False) -> Array:
-    """Return rows of float32 as bfloat16, bfloat16(scale[r] * x[r]) for row r, in a new array or, with `overwrite`, in x's memory.
+    """Return float32 rows as bfloat16, row r multiplied by scale[r] before (None: by 1). The result is a new array or, with
+    `overwrite`, the first half of x's memory.
 
     Values are rounded to nearest, ties to even. Values that are too large become infinite, and NaN stays NaN.
 

@@ -56,7 +56,8 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo: Array, made: Array, rows: Array, out: Array) -> None:
-        """Cache `rows`, the halo rows with numbers `halo`, computed in steps `made`: choose a line for each, and copy it to out[line].
+        """Cache `rows`, the halo rows (rows of other ranks) with numbers `halo`, computed in the training steps `made`. Each row is
+        copied to out[line], where the line is an empty one or the line of the oldest row.
 
         A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
         oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.
@@ -96,7 +97,8 @@ class Lines:
         call("sar_cache_write", _bytes(out), _bytes(rows), taken, len(rows), row_width(rows) * rows.itemsize)
 
     def lookup(self, halo: Array, now: int, life: int | None = None) -> Array:
-        """Return the cache line of each halo row number; -1 if the row is not cached, or was computed over `life` steps before `now`.
+        """Return the cache line of each halo row number in `halo`; -1 if the row is not cached, or was computed more than `life` steps
+        before step `now` (None: no limit).
 
         Parameters
         ----------

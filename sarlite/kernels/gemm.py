@@ -10,7 +10,8 @@ from sarlite.types import Array, ArrayDType
 
 def gemm(a: Array, b: Array, out: Array, *, trans_b: bool = False, accumulate: bool = False, rows: Array | None = None,
          fused: bool = False) -> None:
-    """Compute ``out = a @ b`` (or += with `accumulate`), of a[rows] if given, of b.T with `trans_b`, in fused multiply-adds if `fused`.
+    """Compute ``out = a @ b``, or ``out += a @ b`` with `accumulate`; a[rows] replaces a if `rows` is not None, and b.T replaces b with
+    `trans_b`. `fused` rounds each multiply-add once, on every processor.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ def gemm(a: Array, b: Array, out: Array, *, trans_b: bool = False, accumulate: b
 
 
 def gemm_backward(a: Array, g: Array, out: Array, *, rows: Array | None = None) -> None:
-    """Compute the gradient of b in a @ b, or in a[rows] @ b, from g, the product's gradient: overwrite ``out = a[rows].T @ g``.
+    """Overwrite ``out = a[rows].T @ g``, the gradient of b in the product a[rows] @ b, where `g` is the gradient of the product. `rows`
+    None stands for all rows.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
 
 def levels(dtype: npt.DTypeLike) -> int:
-    """Return the number of float64 numbers ("levels") that store one exact sum of values of this dtype.
+    """Return the number of float64 numbers ("levels") that store one exact sum of values of `dtype`: 1 for float32, 2 for float64.
 
     It is 1 for float32 and 2 for float64.
     """
@@ -43,7 +43,8 @@ def levels(dtype: npt.DTypeLike) -> int:
 
 
 def exact_largest(x: Array, scale: Array | None = None) -> Array:
-    """Return the largest finite |scale[r] * x[r,f]| of each column f, (F,) float64; 0 without finite values.
+    """Return the largest finite |scale[r] * x[r,f]| of each column f, (F,) float64; 0 for a column without finite values. `scale` None
+    stands for 1.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ def exact_largest(x: Array, scale: Array | None = None) -> Array:
 
 
 def exact_squares(x: Array, inverse: Array) -> Array:
-    """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, as (F,) float64.
+    """Return, for each column f, an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, as (F,) float64. `inverse` holds a
+    factor of each column that brings its values into [-1, 1].
 
     Integers can be summed over ranks exactly. The bound exceeds the value by at most 2 n.
 
@@ -76,10 +78,11 @@ def exact_squares(x: Array, inverse: Array) -> Array:
 
 
 def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduction: str, by: Array | None = None) -> Array:
-    """Return each column's `reduction` of (x - centre) * scale * y: "largest"; "squares", with factors `by`; or "sum", on the grid `by`.
+    """Reduce each column of v = (x - centre) * scale * y, or of ((x - centre) * scale)^2 if `y` is None. "largest" returns the largest
+    |v|, "squares" an integer bound of 2^20 * sum of (v * by)^2, each (F,). "sum" returns the exact sums of v rounded to multiples that
+    `by` defines, (2, F).
 
-    The reduced matrix v = (x - centre) * scale * y is never in memory, only one row at a time. If y is None, v holds the
-    squares of (x - centre) * scale.
+    The reduced matrix v = (x - centre) * scale * y is never in memory, only one row at a time.
 
     Parameters
     ----------
@@ -113,9 +116,8 @@ def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduct
 
 
 def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: float) -> Array:
-    """Return a.T @ g as exact sums, (levels, m, n), of terms rounded to the grid of_a[p] * of_g[q], times `step` for level 2.
-
-    The grid of element (p, q), which the module explains, is of_a[p] * of_g[q].
+    """Return a.T @ g as exact sums, (levels, m, n), with the same bits for any order of the rows. Terms of element (p, q) are rounded
+    to a grid, which is of_a[p] * of_g[q] for the first level, and `step` times as much for the second.
 
     Parameters
     ----------
@@ -147,7 +149,8 @@ def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: floa
 
 
 def exact_whole(sums: Array, out: Array, scale: Array | None = None) -> None:
-    """Overwrite `out` with `scale` times the exact `sums`, each stored as `levels` float64 numbers to add, rounded once.
+    """Overwrite `out` with `scale` times the exact `sums`, rounded once. Each sum is stored as one or two float64 numbers to add, and
+    `scale` None stands for 1.
 
     Parameters
     ----------
@@ -179,7 +182,8 @@ def exact_function(name: str, x: Array) -> Array:
 def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid: Array, *, rows: Array | None = None,
                eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
                scale: Array | None = None, accumulate: bool = True) -> None:
-    """Do `spmm` exactly, with terms rounded to multiples that `grid` defines: `out` gets exact sums, or `scale` times rounded sums.
+    """Compute the product of `spmm`, A @ x over the edges of a CSR, with the same bits for any order of edges: terms are rounded to
+    multiples that `grid` defines. By its shape, `out` gets exact sums, or sums that are rounded once and multiplied by `scale`.
 
     Parameters
     ----------
@@ -204,7 +208,9 @@ def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid:
 def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array,  # noqa: E741
                  acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
                  dropout: EdgeDropout | None = None) -> None:
-    """Do `attend` with exact sums l and acc, given each row's largest score m; terms are rounded as `grid_l` and `grid` define.
+    """Add a CSR's edges to the softmax of attention, given each row's largest score m: `l` sums exp(score - m), and `acc` sums
+    exp(score - m) z. The sums have the same bits for any order of edges, because terms are rounded to multiples that `grid_l` and
+    `grid` define.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -235,7 +241,8 @@ def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array
 def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                           dsrc: Array, sums: Array, grid_z: Array, grid_s: Array, *, slope: float,
                           dropout: EdgeDropout | None = None) -> None:
-    """Do `attend_backward` with exact sums dz, dsrc and `sums` (ddst, by thread); terms are rounded as `grid_z` and `grid_s` define.
+    """Add attention's gradients to dz, dsrc and `sums` (the gradient of dst, by thread), with the same bits for any order of edges. `g`
+    is the output's gradient, and `ends` the result of `attend_ends`. Terms are rounded to multiples that `grid_z` and `grid_s` define.
 
     The transposed CSR lists the edges by source.
 
@@ -265,7 +272,8 @@ def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Arra
 
 
 def _sums_or_rounded(dtype: ArrayDType, n_rows: int | None, **outputs: tuple[Array, tuple[int, ...]]) -> tuple[Any, ...]:
-    """Check outputs, (array, shape of a row) each; return a kernel's arguments: rounded sums, exact sums, workspace, each or None.
+    """Check a kernel's `outputs`, (array, shape of a row) each. Return the arrays as (rounded outputs, exact outputs, workspace) in one
+    flat tuple, with None for each array of the kind that was not given. `n_rows` None allows any number of rows.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ The default of libgomp is 300,000, which is no faster (`benchmarks/busy.py`).
 
 
 def spin_count(running: int | None, n_cores: int) -> int:
-    """Return how often a waiting OpenMP thread spins: `SPIN_COUNT` turns if at most `n_cores` threads are `running`, else 0.
+    """Return how often a waiting OpenMP thread spins: `SPIN_COUNT` turns if at most `n_cores` threads are `running`, else 0. `running`
+    None means unknown.
 
     On a busy machine a spinning thread takes the core from the thread that it waits for. On a quiet machine short
     kernels are slower if threads sleep at once.
@@ -142,7 +143,7 @@ def call(kernel: str, *args: Any) -> None:
 
 
 def struct(fields: dict[str, Any]) -> list[Any]:
-    """Convert {name: value} of a C struct's fields to an argument for `call`, for use in several calls.
+    """Convert a dict with the values of a C struct's fields to an argument that several calls of `call` can take.
 
     Keys are the names of the fields in C. Missing fields are NULL or 0.
     """
@@ -160,7 +161,8 @@ def _value(a):
 
 def check(name: str, a: Any, *, dtype: Any = None, shape: tuple[int | None, ...] | None = None, out: bool = False,
           rows_apart: bool = False, optional: bool = False) -> Any:
-    """Return `a` after checks of dtype, shape and C order (of each row if `rows_apart`; writable if `out`); `optional` allows None.
+    """Return the argument `a` after checks of its dtype, shape and C order; errors call it `name`. `out` demands that it is writable,
+    `rows_apart` demands C order only within each row, and `optional` allows None.
 
     Parameters
     ----------
@@ -223,7 +225,9 @@ def _got(a):
 
 
 def check_rows(name: str, a: Any, n: int | None = None, *, dtype: Any = FLOATS, out: bool = False) -> Any:
-    """Return `a` after a check that it has n rows of any shape (None: any number), the dtype and, if `out`, is writable."""
+    """Return the array `a` after a check that it has n rows of any shape (None: any number) and the dtype; with `out` it must be
+    writable. Errors call it `name`.
+    """
     check(name, a, dtype=dtype, out=out)
     if a.ndim == 0 or (n is not None and len(a) != n):
         raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; {_got(a)}")
@@ -237,9 +241,8 @@ def row_width(a: Array) -> int:
 
 def check_csr(indptr: Array, indices: Array | None, x: Any = None,
               names: tuple[str, str] = ("indptr", "indices")) -> tuple[int, int]:
-    """Raise a ShapeError unless the arrays form a CSR; return (number of rows, indptr[-1]). Without indices, edge e reads x[e].
-
-    The error message calls the arrays by `names`.
+    """Raise a ShapeError unless `indptr` and `indices` form a CSR; return (number of rows, number of edges). `indices` may be None if
+    edge e reads row e of `x`, so that x needs a row for each edge. `names` are the names of both arrays in errors.
     """
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
@@ -252,13 +255,17 @@ def check_csr(indptr: Array, indices: Array | None, x: Any = None,
 
 
 def check_per_edge(name: str, a: Array | None, dtype: Any, n_edges: int, offsets_name: str = "indptr") -> None:
-    """Raise a ShapeError unless `a` is None, or an array of `dtype` with at least one value for each of `n_edges` edges."""
+    """Raise a ShapeError unless `a` is None, or an array of `dtype` with at least one value for each of `n_edges` edges. The error
+    calls the array `name`, and the array that counts the edges `offsets_name`.
+    """
     if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < n_edges:
         raise ShapeError(f"{name} must have at least {n_edges} edges ({offsets_name}[-1]); {_got(a)}")
 
 
 def check_csr_rows(rows: Array | None, n_rows: int, n_out: int, index_dtype: ArrayDType, out_name: str = "out") -> None:
-    """Raise a ShapeError unless `rows` has the number of an output row for each of n_rows CSR rows, or is None and n_out is n_rows."""
+    """Raise a ShapeError unless `rows` has the number of an output row for each of n_rows CSR rows, or is None and n_out, the number of
+    output rows, is n_rows. The error calls the output `out_name`.
+    """
     if rows is not None:
         check("rows", rows, dtype=index_dtype, shape=(n_rows,))
     elif n_out != n_rows:
@@ -319,7 +326,9 @@ def threads() -> int:
 
 
 def team(work: int) -> int:
-    """Return the number of threads for a kernel with one sum per thread; 1 if `work`, the number of multiply-adds, is small."""
+    """Return the number of threads for a kernel that needs a copy of its sums for each thread: 1 if `work`, the number of
+    multiply-adds, is at most 32,768, else all threads.
+    """
     return threads() if work > 32768 else 1
 
 

@@ -23,7 +23,7 @@ from sarlite.types import Array, RowIndex
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The array table[numbers], represented without a copy by the table and the row numbers.
+    """The array table[numbers], represented without a copy by the array `table` and the row numbers `numbers`.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Rows:
 
 
 def copy_rows(x: Array | Rows, rows: RowIndex, out: Array) -> None:
-    """Copy rows: overwrite ``out = x[rows]``.
+    """Copy rows: overwrite ``out = x[rows]``, where x may be an array or a `Rows`, and `rows` a slice or row numbers.
 
     Parameters
     ----------

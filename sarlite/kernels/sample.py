@@ -14,7 +14,8 @@ _PARTS = 32  # number of ranges of columns, in each of which new rows are counte
 
 
 class Numbering:
-    """Map from a rank's own and halo rows to positions in a sampled batch: seeds first, then each layer's new rows, ascending.
+    """Map from the CSR columns of a rank's part of the graph (own rows, then halo rows, which other ranks own) to positions in a
+    sampled batch. The batch has the seeds first, then each layer's new rows, ascending.
 
     Sampling a batch::
 
@@ -83,7 +84,8 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Return the batch's `rows` so far followed by the new rows among `sources`; replace each source by its position in them.
+        """Append the new rows among `sources` to the batch's `rows`; return all rows, and overwrite each source in `sources` by its
+        position in them.
 
         Parameters
         ----------
@@ -131,7 +133,8 @@ class Numbering:
 def sample(indptr: Array, indices: Array, rows: Array, k: int, *, kind: str = "uniform", key: int = 0,
            loops: Array | None = None, dst_ids: Array | None = None, src_ids: Array | None = None,
            numbering: Numbering | None = None) -> tuple[Array, Array, Array]:
-    """Return (indptr, sources, positions) of up to k in-edges of each of `rows`, drawn by `kind`, and a self loop where `loops`.
+    """Sample up to k in-edges for each of `rows`, by the method `kind`, and a self loop where `loops` is True. Return a CSR over `rows`
+    as (indptr, sources, position of each edge in `indices`). With `numbering`, sources that are new to its batch are marked.
 
     Parameters
     ----------

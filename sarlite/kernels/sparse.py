@@ -28,7 +28,8 @@ from sarlite.types import Array
 def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Array, n_out: int, eid: Array | None,
                edge_rows: Array | None, src_scale: Array | None = None,
                names: tuple[str, str] = ("out", "weight")) -> tuple[dict[str, Any], str]:
-    """Check the arguments of `spmm` or `edge_dot`; return (fields of the C struct sar_sum as a dict, suffix of the kernel's name).
+    """Check the arguments of `spmm` or `edge_dot`, whose destination array has `n_out` rows. `edge_rows` is the array with a row per
+    edge (weights or output), None without weights. Return (fields of the C struct sar_sum as a dict, suffix of the kernel's name).
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Arra
 def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Array | None = None,
          eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
          dst_scale: Array | None = None, accumulate: bool = True) -> None:
-    """Add to `out` the product A @ x: edge e of the CSR A has weight[eid[e]], times src_scale of its source and dst_scale of its row.
+    """Add to `out` the product A @ x, where A is a CSR. Its edge e has the value weight[eid[e]], times src_scale of its source, times
+    dst_scale of its row; a factor that is None is 1.
 
     ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]``. Here ``r = rows[i]``,
     or ``r = i`` if `rows` is None. The source is ``c = indices[e]``, or ``c = e`` if `indices` is None, for a segment
@@ -117,7 +119,8 @@ def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Ar
 
 def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Array, *, rows: Array | None = None,
              eid: Array | None = None, dst_scale: Array | None = None) -> None:
-    """Add to out[eid[e]], for each edge e, dst_scale * (g of the destination . x of the source): the gradient of `spmm`'s weights.
+    """Add to out[eid[e]], for each edge e of a CSR, the dot product of row x of its source and row g of its destination, times
+    dst_scale of the destination. This is the gradient of `spmm`'s weights.
 
     ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]``, with r and c as in `spmm`.
 
@@ -149,7 +152,8 @@ def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Arra
 
 def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Array, *, sign: int,
              rows: Array | None = None, offset: int = 0, label: Array | None = None, order: Array | None = None) -> None:
-    """Update `out`, each row's maximum (sign 1) or minimum (-1) of x over in-edges, and `arg`, its label[e] or offset + source.
+    """Update `out`, each row's maximum (sign 1) or minimum (sign -1) of x over the in-edges, and `arg`, which says where it comes from:
+    the edge's label[e], or offset + source without `label`.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its
@@ -205,7 +209,8 @@ def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Ar
 
 
 def extremum_backward(g: Array, arg: Array, dx: Array, offset: int = 0, long: Array | None = None) -> None:
-    """Add gradients to the rows that extrema came from, ``dx[arg[i,f] - offset, f] += g[i,f]``; rows in `long` sum in float64.
+    """Add each gradient g[i,f] of an extremum to the value of x that it came from: ``dx[arg[i,f] - offset, f] += g[i,f]``. The rows of
+    dx in `long` get many gradients, so they are summed in float64.
 
     Parameters
     ----------
@@ -240,7 +245,8 @@ def extremum_backward(g: Array, arg: Array, dx: Array, offset: int = 0, long: Ar
 
 def transpose(indptr: Array, indices: Array, n_src: int, *, rows: Array | None = None,
               position: bool = True) -> tuple[Array, Array, Array | None]:
-    """Return a CSR's transpose as (t_indptr, t_indices, perm): edges by source, and, with `position`, the old position of each edge.
+    """Return a CSR's transpose, its edges by source, as (t_indptr, t_indices, perm). Entry k of the transpose is edge perm[k] of the
+    CSR; perm is None unless `position`. `rows` are the destination numbers of the CSR's rows (None: row i is destination i).
 
     Parameters
     ----------

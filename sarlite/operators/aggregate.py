@@ -43,7 +43,8 @@ class Saved(NamedTuple):
 
 
 def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums: EdgeSums = FAST) -> Tensor:
-    """Return the operator's output over all blocks of a graph, summed by accumulators of `sums`, as one node on the tape.
+    """Return the output of `operator` for `inputs` over all edges of `schedule`'s graph, as one node on the tape. `sums` creates the
+    accumulators: plain sums in fast numerics, exact sums in exact numerics.
 
     Collective, forward and backward.
 
@@ -67,7 +68,8 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums
 
 def forward(wants_grad: Sequence[bool], *arrays: Array, operator: Operator, schedule: Schedule, sums: EdgeSums = FAST,
             out: Array | None = None) -> tuple[Array, Saved]:
-    """Return (output of `operator` over all blocks of edges, state for `vjp`) for inputs `arrays`; the output is added to `out` if given.
+    """Return (output of `operator` for the inputs `arrays` over all edges of `schedule`'s graph, state for `vjp`). `sums` creates the
+    accumulators; the output is added to `out` unless that is None.
 
     Collective.
 
@@ -105,7 +107,8 @@ def forward(wants_grad: Sequence[bool], *arrays: Array, operator: Operator, sche
 
 def vjp(g: Array, wants_grad: Sequence[bool], saved: Saved, operator: Any, schedule: Schedule, sums: EdgeSums = FAST,
         earlier: Sequence[Array | None] = ()) -> list[Any]:
-    """Return the gradient of each input of `forward` from `g`, the gradient of its output; gradients in `earlier` are added to. Collective.
+    """Return the gradient of each input of `forward` from `g`, the gradient of its output, and `saved`, its state; None where
+    `wants_grad` is False. A gradient is added in place to the input's array in `earlier`, unless that is None. Collective.
 
     Parameters
     ----------

@@ -15,9 +15,8 @@ _COUNT = "sarlite.count"
 
 
 def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
-    """Return `message` with its function's result, or the value of a pair (score, value), multiplied by `counts`, (n_edges,).
-
-    If the function returns a pair (score, value), only the value is multiplied.
+    """Return a copy of `message` that multiplies the result of its function by `counts`, (n_edges,). If the result is a pair (score,
+    value), only the value is multiplied.
     """
 
     def scaled(out, edge):

@@ -1,4 +1,4 @@
-"""The operator for attention with fused kernels (SAR 3.3)."""
+"""The operator for graph attention, whose scores, softmax and sum run in one fused kernel (SAR paper, section 3.3)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,8 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Attention operator: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
+    """Attention operator: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR paper, equation 3, sections 3.3 and
+    3.4).
 
     The inputs are the rows z, (n_src, n_heads, n_feat), the source scores src, (n_src, n_heads), and the destination
     scores dst, (n_dst, n_heads). All heads may share a z of one head, (n_src, 1, n_feat). In numerics "exact", on several
@@ -56,7 +57,8 @@ class Attention:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.EdgeDropout | None:
-        """Return the `EdgeDropout` that makes kernels drop attention coefficients, keyed by the nodes' global ids; None without dropout.
+        """Return the `EdgeDropout` with which kernels drop attention coefficients, (source, destination) pairs with the global ids
+        `src_ids` and `dst_ids`; None if the dropout is 0.
 
         Parameters
         ----------

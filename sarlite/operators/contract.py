@@ -46,9 +46,8 @@ class ForwardPass(Protocol):
     """One forward pass of an operator: `add` for each block of edges, then `finish` (SAR algorithm 1)."""
 
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-        """Yield the local rows to send to peers in each sweep. A sweep is one pass over all blocks, which calls `add` for each.
-
-        Most operators yield `rows` once. Sums in exact numerics may yield a range of feature columns at a time.
+        """Yield, for each pass over all blocks (a sweep), the source rows that this rank sends to peers in it: `rows`, or a range of
+        their columns. The caller passes each block to `add` in each sweep.
         """
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...]) -> None:
@@ -121,10 +120,14 @@ class Operator(Protocol):
         """Return the shape and the dtype of the output for inputs with the shapes and dtypes of `arrays`."""
 
     def needs_rows(self, context: Context) -> bool:
-        """Return True if the backward pass needs the source rows again ("case 2", SAR 3.2)."""
+        """Return True if the backward pass needs the source rows again, by the settings in `context`. The SAR paper, section 3.2, calls
+        this case 2.
+        """
 
     def forward(self, inputs: Sequence[Array], context: Context) -> ForwardPass:
-        """Return a new forward pass over `inputs`. Collective in numerics "exact"."""
+        """Return a new forward pass over the arrays `inputs`, with the settings `context`. Collective in numerics "exact"."""
 
     def backward(self, residuals: object, g: Array, context: Context) -> BackwardPass:
-        """Return a new backward pass from `g`, the (n_dst, ...) gradient of the output. Collective in numerics "exact"."""
+        """Return a new backward pass from `g`, the (n_dst, ...) gradient of the output, and the `residuals` that the forward pass
+        saved. Collective in numerics "exact".
+        """

@@ -100,9 +100,8 @@ class Custom:
 
     def replay(self, block: Edges, rows: tuple[Array, ...] | None, others: Sequence[Array], wants_grad: Sequence[bool],
                record: bool) -> Recording:
-        """Call the message function on a block's edges with source inputs `rows` and other inputs `others`; return the `Recording`.
-
-        The tape records the call if `record`.
+        """Call the message function on a block's edges and return the `Recording`. `rows` are the source inputs (None: zeros, as their
+        values do not matter), `others` the other inputs; the tape records the call if `record`.
 
         Parameters
         ----------
@@ -137,7 +136,8 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if an array that the message function uses has changed since forward or, if `again`, a new call differs.
+        """Raise a RuntimeError if an array that the message function reads from outside has changed since the forward pass. With
+        `again`, call the function once more, and raise one too if its operations differ.
 
         Parameters
         ----------

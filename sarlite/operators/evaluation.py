@@ -46,7 +46,8 @@ class Sizes(NamedTuple):
 
 
 def order(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Return the evaluation order of `fn.linear`, one of `ORDERS`: `forced` if not None, else the cheapest, equal on all ranks.
+    """Return the cheapest evaluation order of A X W, for X = `x` and W = `weight`, that is possible on `graph`; or `forced`, if it is
+    not None. The result is one of `ORDERS`, equal on all ranks.
 
     For a relation, the order and the cost of both orders are added to the graph's evaluation log.
 
@@ -90,11 +91,8 @@ def _orders(graph: LayerContract, x: Tensor) -> tuple[str, ...]:
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return {evaluation order: multiply-adds of all ranks} of A X W and of the gradients that x and W need; a `constant` x is summed once.
-
-    W has the shape (n_in, n_out).
-
-    Needed gradients are included. With `constant`, X never changes.
+    """Return {evaluation order: multiply-adds on all ranks} of A X W and of its wanted gradients, of x if `needs_x`, of W, (n_in,
+    n_out), if `needs_weight`. `constant` means that x never changes, so that A X is computed once for all steps.
 
     Parameters
     ----------

@@ -113,7 +113,8 @@ def copy_src(x: Tensor) -> CopySrc:
 
 
 def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
-    """Return the message m_ij = x_j W, with W = `weight`, for reducer sum, mean or sym; `evaluation` orders the product and the sum.
+    """Return the message m_ij = x_j W, with W = `weight`, for the reducers sum, mean and sym. `evaluation` is the order of the sum over
+    edges and the product with W; None takes the cheaper order.
 
     Parameters
     ----------
@@ -191,7 +192,8 @@ def mul_edge(x: Tensor, weight: Tensor | Array) -> MulEdge:
 
 def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
            edge: Array | None = None, attn_edge: Tensor | None = None) -> Attend:
-    """Return the message a_ij z_j with a_ij = softmax_j(leaky_relu(src_j + dst_i + edge_ij attn_edge)); `key` seeds the dropout of a_ij.
+    """Return the message a_ij z_j of graph attention, a_ij = softmax_j(leaky_relu(src_j + dst_i + edge_ij attn_edge, slope)). `src` and
+    `dst` are scores; `edge`, if not None, has features of edges. `key` seeds the dropout of a_ij.
 
     The reducer is "sum".
 
@@ -258,9 +260,10 @@ def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: flo
 
 def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0,
                   key: int = 0, dst_weight: Tensor | None = None) -> AttendLinear:
-    """Return the message a_ij x_j W with a_ij = softmax_j(leaky_relu(x_j W_src + dst_i dst_weight)); `key` seeds the dropout of a_ij.
+    """Return the message a_ij x_j W, a_ij = softmax_j(leaky_relu(x_j src_weight + dst_i dst_weight, slope)). If `dst_weight` is None,
+    dst_i itself is the score of the destination. `key` seeds the dropout of a_ij.
 
-    The reducer is "sum". Without `dst_weight`, `dst` holds scores.
+    The reducer is "sum".
 
     Parameters
     ----------

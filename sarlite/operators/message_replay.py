@@ -88,7 +88,9 @@ class Recording:
         return sorted(captured.values(), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Return True if the backward pass needs the source rows ("case 2", SAR 3.2): the tape or the message read their values."""
+        """Return True if the backward pass needs the source rows again, because the tape or the message function read their values. The
+        SAR paper, section 3.2, calls this case 2.
+        """
         return self.reads_src or any(node.volatile for node in self.nodes())
 
     def same_tape(self, other: "Recording") -> bool:
@@ -193,7 +195,9 @@ class Program(recording.Observer):
         self.steps, self.tensors = [], {}
 
     def run(self, message: Callable[..., Any], views: Sequence[EdgeRows], leaves: Sequence[Tensor], since: int) -> Any:
-        """Return message(*views) and record its operations in `steps`; `leaves` are the input tensors, `since` is the time of the call."""
+        """Return message(*views) and record its operations in `steps`. `views` are the arguments src, dst and edge of the message
+        function, `leaves` their tensors, and `since` is the tape's time at the call.
+        """
         self._since = since
         self._numbers: dict[int, int] = {}
         self._numbered: list[Tensor] = []  # keeps the tensors alive, so that no other tensor gets their ids
@@ -227,9 +231,8 @@ class Program(recording.Observer):
         return Value(x, _checksum(x))
 
     def reads(self, sinks: Sequence[primitives.Node | Tensor]) -> list[Tensor]:
-        """Return the tensors from outside that the message function reads, except tensors that share memory with one of `sinks`.
-
-        The returned tensors need no gradient.
+        """Return the tensors from outside that the message function reads, as tensors without gradient. Tensors that share memory with
+        one of `sinks`, which receive gradients, are left out.
         """
         changes = {id(sink.changes if isinstance(sink, primitives.Node) else sink._changes) for sink in sinks}
         tensors = [tensor for key, tensor in self.tensors.items() if key not in changes]

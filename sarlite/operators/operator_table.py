@@ -26,7 +26,7 @@ KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
 class KeptSums(NamedTuple):
-    """Cache of the aggregations of one constant tensor, {reducer: output}, together with the reducer of the call that uses the cache.
+    """Cache {reducer: output} of the aggregations of one constant tensor over a graph, and the reducer of the call that uses the cache.
 
     Attributes
     ----------

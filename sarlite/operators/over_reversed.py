@@ -16,7 +16,9 @@ from sarlite.types import Array
 
 
 def applies(schedule: Schedule, operator: Operator) -> bool:
-    """Return True if `schedule` has reversed edges that this operator can use: a `Sum` without edge weights, or `Attention`."""
+    """Return True if the gradients of `operator` can be computed over the reversed edges that `schedule` has. The operator must be a
+    `Sum` without edge weights, or an `Attention`.
+    """
     if schedule.reverse is None:
         return False
     if isinstance(operator, Attention):
@@ -26,7 +28,8 @@ def applies(schedule: Schedule, operator: Operator) -> bool:
 
 def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradient of each input of a `Sum` or `Attention` from the output's gradient `g`, over the reversed edges. Collective.
+    """Return the gradient of each input of a `Sum` or `Attention`, computed over the reversed edges, from the output's gradient `g` and
+    the saved `residuals`. `rows` are the local source rows; None for a `Sum`, which does not read them. Collective.
 
     Parameters
     ----------
@@ -48,7 +51,9 @@ def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, 
 
 
 def _sum_gradient(schedule: Schedule, operator: Sum, backward: SumBackward, context: Context) -> Array:
-    """Return the gradient of the source rows of a `Sum`, t A^T (s g), where s and t scale its destinations and sources. Collective."""
+    """Return the gradient of the source rows of a `Sum`, t A^T (s g): `backward` holds the output's gradient g, and s and t are the
+    factors of destinations and of sources. Collective.
+    """
     assert schedule.reverse is not None
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
@@ -63,8 +68,8 @@ def _sum_gradient(schedule: Schedule, operator: Sum, backward: SumBackward, cont
 
 def _attention_gradients(schedule: Schedule, operator: Attention, backward: AttendBackward,
                          rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradients of the inputs of an `Attention` (z, source scores, destination scores); `rows` are the local source
-    rows. Collective.
+    """Return the gradients of the inputs of an `Attention` (z, source scores, destination scores), where `backward` holds the output's
+    gradient. `rows` are the local source rows. Collective.
 
     This rank fetches `g` and `ends` of remote destinations, and pushes the gradients of the destinations' scores to
     the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.

@@ -44,7 +44,9 @@ class Reducer(Protocol):
 
 
 def _only(templates: list[tuple[tuple[int, ...], ArrayDType]]) -> tuple[tuple[int, ...], ArrayDType]:
-    """Return the only item of `templates`, (row shape, dtype) of each tensor of a message; raise a ShapeError if there are several."""
+    """Return the only item of `templates`, the (row shape, dtype) of each tensor that a message function returns; raise a ShapeError if
+    there are several.
+    """
     if len(templates) != 1:
         raise ShapeError(f"the message returned {len(templates)} tensors, but only reducer 'softmax' takes a pair (score, value); "
                          "other reducers take one tensor")
@@ -115,7 +117,7 @@ class ExtremumReducer:
 
 
 class SoftmaxReducer:
-    """Reducer softmax: out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR 3.4).
+    """Reducer softmax: out_i = sum_e softmax_e(score_e) value_e, with a running maximum over blocks (SAR paper, section 3.4).
 
     The message is a pair: score (n_edges, ...heads) and value (n_edges, ...heads, ...). A score of -inf masks its edge.
     If all edges of a node are masked, the node's output row is 0, and all gradients of its edges are 0.

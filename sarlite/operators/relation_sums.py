@@ -46,7 +46,8 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """One relation's part of a fetch (an exchange of source rows that relations share): the relation's operator and its inputs.
+    """One relation that takes part in a fetch, an exchange of source rows that relations share: its operator, and which inputs of the
+    fetch the operator takes.
 
     Attributes
     ----------
@@ -69,7 +70,8 @@ class Member(NamedTuple):
     sums: EdgeSums
 
     def select(self, values: Sequence[T]) -> list[T]:
-        """Return the items of `values` for this member's inputs; `values` has an item for each input of the fetch.
+        """Return the items of `values` that belong to the inputs of this relation's operator. `values` has an item for each input of
+        the fetch, an exchange of source rows that several relations share.
 
         `values` may hold a prefix of the inputs, such as the fetched rows alone; then indices past the end are skipped.
         """
@@ -77,7 +79,7 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Position in one flat array of each output, which is the sum over all relations into one node type.
+    """Position of each output in one flat array. An output is the sum over all relations into one node type.
 
     Attributes
     ----------
@@ -95,7 +97,8 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[tuple[Key, tuple[int, ...], ArrayDType]]) -> "Layout":
-        """Return the layout of `outputs`, a list of (key, shape, dtype). Outputs with the same key are added, so they share a position.
+        """Return the layout of `outputs`, a list of (key, shape, dtype) with an item for each relation. Outputs with the same key are
+        added, so they share a position.
 
         Raises
         ------
@@ -117,14 +120,15 @@ class Layout(NamedTuple):
         return cls(positions, size, outputs[0][2])
 
     def view(self, flat: Array, key: Key) -> Array:
-        """Return the view of a flat array that holds the output of `key`, in the output's shape."""
+        """Return the view of the array `flat` that holds the output `key`, in the output's shape."""
         position, shape = self.positions[key]
         return flat[position].reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator for all relations that share an exchange of source rows: for each block it runs the operator of every `Member`.
+    """Operator for all relations that share an exchange of source rows. For each block of edges it runs the operator of every relation
+    (a `Member`).
 
     The members add to views of the flat `Context.out`.
 
@@ -152,7 +156,9 @@ class Fetched:
         return any(operator.needs_rows(of_member) for operator, of_member in members if any(of_member.wants_grad))
 
     def member_context(self, member: Member, context: Context) -> Context:
-        """Return the `Context` for one member's operator: `context` with its gradient flags, accumulators and part of the output."""
+        """Return the `Context` (settings) for the operator of one relation, the `member`: `context` with the gradient flags of its
+        inputs, with its accumulators, and with the view of the output that it adds to.
+        """
         out = None if context.out is None else self.layout.view(context.out, member.key)
         return context._replace(wants_grad=member.select(context.wants_grad), sums=member.sums, single_block=False,
                                 keeps_rows=True, out=out)
@@ -189,7 +195,7 @@ class _FetchedForward:
 
 
 class _FetchedBackward:
-    """Backward pass of `Fetched`: it runs the backward passes of the members that have a wanted gradient."""
+    """Backward pass of `Fetched`: it runs the backward passes of the relations' operators that have a wanted gradient."""
 
     def __init__(self, operator, residuals, g, context):
         self.operator, self.passes = operator, []
@@ -203,7 +209,9 @@ class _FetchedBackward:
         self.accumulators = [self._joined(i) for i in range(len(operator.fetched))]
 
     def _joined(self, i: int) -> FloatSum | None:
-        """Return one accumulator for the gradient of fetched input `i`, joined from the accumulators of all members that use it."""
+        """Return one accumulator for the gradient of fetched input number `i`, joined from the accumulators of all relations that use
+        this input; None if its gradient is not wanted.
+        """
         accumulators = [member_pass.accumulators[member.inputs.index(i)]
                         for member, member_pass in self.passes if i in member.inputs]
         first, *others = [accumulator for accumulator in accumulators if accumulator is not None] or [None]
@@ -377,7 +385,9 @@ class _Numbering:
         return self._numbers[id(x)]
 
     def separate(self, x: Tensor) -> int:
-        """Append `x` to the inputs, even if it is among them, and return its new position, which no other use of `x` shares."""
+        """Append `x` to the inputs, even if it is among them already, and return its new position, so that this use gets a gradient of
+        its own.
+        """
         self.tensors.append(x)
         return len(self.tensors) - 1
 
@@ -394,7 +404,9 @@ class _Draft:
     """
 
     def number_inputs(self, numbering: _Numbering, calls: list[Summand]) -> None:
-        """Assign `numbers` and `member_inputs` for `calls`, (relation, key, Call) each: fetched inputs first, then other inputs."""
+        """Add the input tensors of `calls`, (relation, key, Call) each, to `numbering`; store their positions in `numbers` and
+        `member_inputs`. Inputs that ranks fetch from each other come first.
+        """
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
         self.numbers, self.member_inputs = [numbering.shared(x) for x in rows.values()], []
@@ -408,7 +420,9 @@ class _Draft:
             self.numbers += others
 
     def _kinds(self, rows: dict[int, Tensor]) -> tuple[str, ...]:
-        """Return the kind of each of the fetched tensors `rows`, "rows" or "scores"; refuse, if rows are rounded, a tensor used as both."""
+        """Return the kind, "rows" or "scores", of each of the fetched tensors `rows`, {id: tensor}. A tensor used as both is of kind
+        "rows"; raise a ConfigError if rows are rounded, because scores must not be.
+        """
         kinds: dict[int, set[str]] = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):
@@ -419,8 +433,8 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs: int, captured: list[Node | Tensor], layout: Layout) -> SharedFetch:
-        """Return the `SharedFetch` with outputs placed by `layout`; append its captured values, numbered from `n_inputs` on, to
-        `captured`. `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
+        """Return the `SharedFetch` whose outputs have their positions from `layout`, and append its captured values to `captured`. They
+        are numbered from `n_inputs`, the number of the primitive's input tensors, on.
         """
         members, first = [], len(captured)
         for (graph, key, call), inputs in zip(self.calls, self.member_inputs):

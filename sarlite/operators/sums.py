@@ -51,7 +51,8 @@ class Sum:
         return SumBackward(self, residuals, g, context)
 
     def edge_weights(self, weight: Array | None, index: Array | None) -> dict[str, Array | None]:
-        """Return the keyword arguments `weight` and `eid` of the kernels for edge weights; an empty dict without edge weights.
+        """Return the keyword arguments for edge weights of a kernel, {"weight": weight, "eid": index}, where edge e has the weight in
+        row index[e]; {} if this sum has no edge weights.
 
         Parameters
         ----------

@@ -15,7 +15,8 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Transformed:
-    """Operator `inner` applied to the products z_k = x W_k of a block's source rows x and weights W_k, computed block by block (SAR Eq. 4).
+    """Operator that applies the operator `inner` to the products z_k = x W_k of a block's source rows x and weights W_k, computed block
+    by block (SAR paper, equation 4).
 
     The inputs are x, (n_src, n_in), the weights W_k, and the inner operator's inputs other than the z_k. The weights
     are inside the message, so ranks exchange rows of x. Case 2 if a gradient of a weight is wanted or the inner
@@ -49,12 +50,16 @@ class Transformed:
         return _TransformedBackward(self, residuals, g, context)
 
     def inner_inputs(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the inputs of `inner` from all inputs `arrays`: an empty array like each z_k without its rows, then the other inputs."""
+        """Return the inputs of the operator `inner` from the inputs `arrays` of this operator. An empty array, with the row shape and
+        the dtype of the product, stands for each product z_k, which is computed block by block later.
+        """
         dtype = kernels.wide(arrays[0].dtype)
         return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
 
     def inner_context(self, context: Context) -> Context:
-        """Return the `Context` for `inner`, where z_k wants a gradient if x or W_k wants a gradient."""
+        """Return the settings for the operator `inner`: `context` with gradient flags for the products z_k = x W_k, which want a
+        gradient if x or W_k wants one.
+        """
         n, wants = 1 + len(self.shapes), context.wants_grad
         inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
         return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)
