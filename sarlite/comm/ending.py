@@ -1,4 +1,4 @@
-"""End of a process after a failure: print a last message and end every rank, from any thread.
+"""Ending of a process after a failure: a last message is printed, and every rank ends, whichever thread failed.
 
 The resources for the end are reserved at the start, because a process may fail for lack of memory or threads.
 """
@@ -94,7 +94,8 @@ class Ending:
         self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """Print `text` and this rank's stacks, wait a second for other ranks, print `last_words`, then end every rank.
+        """Print `text` and the stacks of this rank's threads, wait a second for the other ranks' texts, print `last_words`, then end
+        every rank.
 
         Does not return.
         """

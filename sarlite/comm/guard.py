@@ -24,8 +24,8 @@ GRACE_SECONDS = 2.0
 
 
 def _outcome(error):
-    """Return (state, hash of the message) of a rank that ended with `error` (None: success), or None if it must end all ranks at
-    once. The state is a constant of `watchdog`. The digest is the same on ranks that raise the same error together.
+    """Return (state, hash of the message) of a rank that ended with `error` (None: success). Return None if the error must end all
+    ranks at once. States are constants of `watchdog`; ranks that raise the same error together have the same hash.
     """
     if error is None:
         return DONE, 0
@@ -39,7 +39,9 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog, n_ranks):
-    """Return a context inside which a failed thread or `os._exit(0)` ends all ranks by `ending`; signals wake `watchdog`."""
+    """Return a context inside which an exception in any thread, or `os._exit(0)` if there are several ranks, ends all ranks by
+    `ending`. Inside it signals also wake the thread `watchdog`.
+    """
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -76,7 +78,9 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """Return or exit if `watchdog` tells that all ranks ended like this one (`error`; None: success); else end all ranks by `ending`."""
+    """End this rank after `error` (None: success) in the way that all ranks end, which they agree on through their watchdogs. If not
+    all ranks end alike, end all of them at once by `ending`.
+    """
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
@@ -103,7 +107,9 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """Call `_settle` to end after `error` as all ranks do; if `_settle` fails, for example at a second Ctrl-C, `ending` ends all ranks."""
+    """End this rank after `error` in the way that all ranks end, which they agree on through their watchdogs. If that fails, for
+    example at a second Ctrl-C, end all ranks at once by `ending`.
+    """
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:
@@ -114,7 +120,8 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Return a context inside which a failure, or `stall_seconds` without progress, ends all ranks; `n_threads`: ranks that are threads.
+    """Return a context inside which a failure on one rank, or `stall_seconds` in which no rank reports progress, ends all ranks. It
+    yields the `Watchdog` to report progress to. `n_threads` is the number of ranks that are threads of this process.
 
     Entering and leaving the context are collective.
 

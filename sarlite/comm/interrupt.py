@@ -74,7 +74,7 @@ class Interrupts:
         raise Interrupted(signum)
 
     def is_handled(self, seconds: float) -> bool:
-        """Return True once the main thread has handled a signal that just arrived; False if it has not after `seconds`.
+        """Return True once the main thread has handled a signal that has just arrived; False if it has not within `seconds`.
 
         Return True at once if signals are postponed and this is the first one. The watchdog's thread calls this method.
         """

@@ -25,8 +25,8 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (name of the variable with the number of ranks, the number, True if it counts the ranks of all nodes) from
-    `environ`. Without an MPI launcher return (None, None, True).
+    """Return (name of the environment variable with the number of ranks, that number, True if it counts the ranks of all machines).
+    Without an MPI launcher return (None, None, True).
     """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
@@ -63,7 +63,8 @@ def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
-    """Protect the start of a command: end a rank that has not entered `guard` after `seconds`. May be called again.
+    """Protect the start of a command that an MPI launcher started: end this rank if it has not entered `guard` within `seconds`, since
+    it then waits for a rank that will not come. May be called again.
 
     A crash in C code prints its stack. If an MPI launcher started several ranks:
 
@@ -238,7 +239,8 @@ def _cores():
 
 def _quota(mount_folder: Path = Path("/sys/fs/cgroup"),
            membership_file: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
-    """Return (folder, number of cores) of the control group with the smallest CPU quota of this process, or None.
+    """Return (folder, number of cores as a Fraction) of the control group that limits this process to the fewest cores; None without a
+    limit.
 
     Parameters
     ----------
@@ -312,7 +314,8 @@ def openmp_threads(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads of this rank's kernels: `chosen`, or if that is 0, OMP_NUM_THREADS or a share of the cores. Collective.
+    """Return the number of threads of this rank's kernels: `chosen`, or if that is 0, the number in OMP_NUM_THREADS, or without that
+    this rank's share of the machine's cores. Collective.
 
     Parameters
     ----------
@@ -328,7 +331,8 @@ def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str]
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
-    """Return the default number of peers to fetch ahead: 1 on several machines, or if cores are idle beside `n_threads` a rank; else 0.
+    """Return 1 if rows should be fetched from one peer ahead of the computation, else 0. It is 1 if the ranks are on several machines,
+    or if each rank has a core that its `n_threads` threads leave idle.
 
     Collective.
 

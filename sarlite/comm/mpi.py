@@ -119,7 +119,9 @@ class MpiCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call_text, error):
-        """Yield requests: a check that all ranks have one `call_text` and no `error`, then reductions of the pieces of `array` by `op`."""
+        """Yield the MPI requests of an allreduce, one after the other is done. The first checks that all ranks pass the same
+        `call_text` and no `error`; each later one reduces a part of `array` by `op`.
+        """
         key = _key(call_text, error)
         yield self._start_reduction(key, "min")
         self._check_keys(key, call_text, error)
@@ -138,7 +140,9 @@ class MpiCommunicator(Communicator):
         self._check_keys(key, call_text, error)
 
     def _check_keys(self, key, call_text, error):
-        """Raise a ShapeError if `key`, the minimum over all ranks, shows that ranks differ in `call_text` or that one has an `error`."""
+        """Raise a ShapeError if ranks pass different texts `call_text` or if one has an `error`. `key` is the minimum of `_key` over
+        all ranks, whose two numbers then do not add up to 0.
+        """
         if key[0] != -key[1]:
             check_calls(self.allgather(call_text), error)
 
@@ -179,13 +183,17 @@ class MpiCommunicator(Communicator):
         return pieces(array, self._piece_bytes)
 
     def _start_allgather(self, row, rows):
-        """Start to gather every rank's array `row` into `rows`; return the request. The watchdog uses it, as it may not wait in MPI."""
+        """Start to gather the array `row` of every rank into the rows of `rows`; return the request. The watchdog uses it, because it
+        must not block in MPI.
+        """
         with errors_named():
             return _Collective([self._comm.Iallgather(row, rows)], row, rows)
 
 
 def _key(call_text, error):
-    """Return (2,) int64 whose minima over all ranks add up to 0 if and only if all ranks have the same `call_text` and None as `error`."""
+    """Return two int64 numbers, (2,), whose minima over all ranks add up to 0 if and only if all ranks pass the same `call_text` and no
+    rank has an `error`.
+    """
     number = zlib.crc32(call_text.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)
 

@@ -166,8 +166,8 @@ class MpiTransfer:
         return False
 
     def _step(self, complete):
-        """Call `complete(status)` on the first piece: return False if it is still open; if it is done or failed, drop it and
-        return True. After an error the transfer has failed.
+        """Call `complete(status)`, MPI's test or wait, on the first piece of the transfer. Return False if that piece is still open; if
+        it is done or has failed, remove it and return True.
         """
         try:
             with errors_named():
@@ -182,7 +182,9 @@ class MpiTransfer:
         return done
 
     def _wait_first(self, status):
-        """Wait for the first piece, fill its MPI `status` and return True; return False if the transfer was cancelled before the wait."""
+        """Wait in MPI for the first piece of the transfer, fill its MPI `status` and return True. Return False, without waiting, if the
+        transfer was cancelled before.
+        """
         with self._mark:
             if self._cancelled or self.leaving:
                 self._fail_cancelled()
@@ -205,7 +207,7 @@ class MpiTransfer:
         self._give_up()
 
     def _pop(self, status=None):
-        """Remove the first piece, which is complete if there is a `status`, and has failed otherwise."""
+        """Remove the first piece of the transfer. `status` is its MPI status if it is complete, None if it has failed."""
         self._requests.popleft()
         if not self._requests:
             self._free()

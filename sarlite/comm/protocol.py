@@ -131,7 +131,8 @@ class Communicator(Protocol):
         """
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to receive into `array` what rank `peer` sends with this `tag`, exactly as many bytes; return the request to wait for.
+        """Start to receive into `array` the message that rank `peer` sends with the same `tag`, which must have as many bytes; return
+        the request to wait for.
 
         `array` is C-contiguous.
         """
@@ -144,7 +145,7 @@ class Communicator(Protocol):
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        """Send arrays[p] to each rank p, and return the array received from each rank.
+        """Send the array arrays[p] to each rank p, and return the list of arrays received from each rank, in rank order.
 
         Parameters
         ----------
@@ -252,7 +253,8 @@ class Communicator(Protocol):
         return channels[name]
 
     def numbered(self, name: str, holder: object) -> int:
-        """Return a number for the object `holder`: the same on all ranks, and unlike the numbers of other living objects with this `name`.
+        """Return a number for the object `holder`, which is the same on all ranks. Other living objects with the same `name` (such as
+        the kind of object) have other numbers.
 
         Objects whose threads communicate at the same time put the number into the names of their channels, so that each
         object has a channel of its own.

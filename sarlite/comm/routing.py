@@ -9,7 +9,7 @@ from sarlite.types import Array
 
 
 def send(comm: Communicator, rank: Array, rows: Array) -> Array:
-    """Send row i to rank rank[i], and return the rows that this rank received, ordered by sender. Collective.
+    """Send rows[i] to rank rank[i], and return the rows that this rank received, ordered by sending rank. Collective.
 
     Parameters
     ----------
@@ -26,7 +26,8 @@ def send(comm: Communicator, rank: Array, rows: Array) -> Array:
 
 
 def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Array], Array]) -> Array:
-    """Send question i to rank rank[i], which calls `answer` on its questions; return the answers in order. Collective.
+    """Send questions[i] to rank rank[i], which calls `answer` on all questions from one rank. Return the answer to each question, in
+    the order of `questions`. Collective.
 
     Parameters
     ----------
@@ -48,7 +49,9 @@ def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Arr
 
 
 def _sent(comm, rank, rows):
-    """Send rows[i] to rank rank[i]; return (argsort of `rank`: the order of sending, list of rows received from each rank). Collective."""
+    """Send rows[i] to rank rank[i]. Return (order, received): the rows were sent in the order rows[order], sorted by target rank, and
+    received[q] has the rows from rank q. Collective.
+    """
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))
     return order, comm.alltoall([np.ascontiguousarray(part) for part in np.split(rows[order], ends)])

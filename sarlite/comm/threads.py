@@ -68,8 +68,8 @@ class _World:
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise a PeerError if a rank has failed, or if a rank in `peers`, which `rank` waits for, has ended its function. The
-        caller holds the lock.
+        """Raise a PeerError if any rank has failed, or if one of the ranks `peers`, which `rank` waits for, has already returned from
+        its function. The caller holds the lock.
         """
         if self.failure is not None:
             raise _Woken(self.failure)
@@ -106,7 +106,7 @@ class _Request(Request):
 
 
 class _End(_Request):
-    """Request of one side of a message: a send or a receive."""
+    """Request of one end of a message between two ranks: a send or a receive."""
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
@@ -176,7 +176,7 @@ class _Meeting(_Request):
         return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
-        """Return the values of all ranks, in rank order, once all ranks have called; raise `error` if it is not None. Raise a
+        """Return the values that all ranks passed, in rank order, once all have called. Raise `error` unless it is None, and raise a
         ShapeError unless all ranks made the same call.
         """
         calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
@@ -221,7 +221,9 @@ class ThreadCommunicator(Communicator):
         return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
 
     def _broadcast(self, array, root, call_text, error):
-        """Yield a broadcast's two requests: all ranks pass the same `call_text` and no `error`; all ranks have copied the root's array."""
+        """Yield the two requests of a broadcast of the root's `array`. In the first, all ranks pass `call_text`, which must be equal,
+        and `error`, which must be None; in the second they report that they have copied the array.
+        """
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         sent = array if self.rank == root else None  # other ranks' arrays are not needed and would be kept alive
         yield (first := self._arrive(keys[0], call_text, sent))
@@ -235,7 +237,9 @@ class ThreadCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call_text, error):
-        """Yield an allreduce's two requests: all pass `array`, the same `call_text` and no `error`; each has reduced a slice by `op`."""
+        """Yield the two requests of an allreduce. In the first, all ranks pass `array`, `call_text`, which must be equal, and `error`,
+        which must be None; in the second each rank passes the slice that it reduced by `op`.
+        """
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         yield (first := self._arrive(keys[0], call_text, array))
         arrays = first.result(error)
@@ -266,8 +270,8 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start to send `data` to rank `peer` if `sends`, else to receive into `data`; return the request. Copy now if the
-        partner waits. Otherwise the send or receive waits in the mailbox.
+        """Start to send `data` to rank `peer` if `sends` is True, else to receive into `data`; return the request. The copy is made now
+        if the peer has already started its side, else when it does.
         """
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
@@ -294,7 +298,9 @@ class ThreadCommunicator(Communicator):
         return _Meeting(self._world, self.rank, key, call_text, value)
 
     def _meet(self, call_text, value, error=None):
-        """Give `value` to all ranks; return all ranks' values in rank order; raise unless all pass the same `call_text` and no `error`."""
+        """Pass `value` to all ranks and return the values of all ranks, in rank order. Raise unless all ranks pass the same
+        `call_text`, which describes the call, and None as `error`.
+        """
         meeting = self._arrive(self._next_key(), call_text, value)
         meeting.wait()
         return meeting.result(error)
@@ -323,7 +329,9 @@ def _run_rank(world, rank, n_threads, future, function, args, kwargs):
 
 
 def _raise_first(errors):
-    """Raise the first of `errors` (an exception or None for each rank) that no other rank's failure caused; return if all are None."""
+    """Raise the first exception in `errors`, which has an exception or None for each rank. Exceptions of ranks that only waited for a
+    failed rank come last. Return if all are None.
+    """
     failures = [(rank, error) for rank, error in enumerate(errors) if error is not None]
     causes = [failure for failure in failures if not _is_consequence(failure[1])]
     for rank, error in causes or failures:

@@ -38,7 +38,9 @@ class Alarm:
         self._poll.register(self._read, select.POLLIN)
 
     def listen(self):
-        """Let signals that have a Python handler end `nap`; return the earlier file descriptor of set_wakeup_fd."""
+        """Let signals that have a Python handler end the sleep of `nap`. Return the file descriptor that signals woke before, to
+        restore it by `signal.set_wakeup_fd`.
+        """
         return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def ring(self):
@@ -99,7 +101,8 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Report that this rank finished in `state` with its error's hash `digest`; return every rank's `_row`, or None after `seconds`.
+        """Report that this rank finished in `state` (a constant of this module), with the hash `digest` of its error. Return the last
+        states of all ranks, (size, 4), or None if they have not all finished within `seconds`.
 
         Parameters
         ----------
@@ -138,12 +141,16 @@ class Watchdog:
             self._ending.end(error, "the watchdog failed:\n")
 
     def _row(self):
-        """Return this rank's numbers, (4,) int64: progress count, state, digest of its error, milliseconds since progress."""
+        """Return four numbers of this rank, (4,) int64: its progress count, its state, the hash of its error, and the milliseconds
+        since its last progress.
+        """
         self._mine[:] = self._ticks + self._state[0], *self._state, int(1000 * (time.monotonic() - self._moved))
         return self._mine
 
     def _gather(self, seconds=None):
-        """Gather and return `_row()` of all ranks, (size, 4); None if they have not arrived within `seconds`."""
+        """Gather and return four numbers of each rank, (size, 4), as `_row` returns them; None if they have not arrived within
+        `seconds` (None: no limit).
+        """
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():

@@ -13,7 +13,7 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def as_bytes(array, writable=False):
-    """Return the memory of a C-contiguous array as uint8, (n_bytes,); with `writable`, refuse a read-only array.
+    """Return a view of a C-contiguous array's memory as uint8, (n_bytes,); with `writable`, raise a ShapeError for a read-only array.
 
     Parameters
     ----------
@@ -46,7 +46,8 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Check the `array` and the operation `op` of an allreduce; return a text that describes the call, to be compared between ranks.
+    """Check the `array` and the operation `op` of an allreduce. Return a text that describes the call, which ranks compare to see that
+    all make the same call.
 
     Raises
     ------
@@ -60,7 +61,9 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """Check the arguments of a broadcast of `array`; return a text that describes the call, to be compared between ranks."""
+    """Check the arguments of a broadcast of `array` from rank `root` to `size` ranks. Return a text that describes the call, which
+    ranks compare to see that all make the same call.
+    """
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -68,7 +71,9 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """Check the `arrays` of an alltoall, one for each rank; return a text that describes the call, to be compared between ranks."""
+    """Check the `arrays` of an alltoall, one for each of `size` ranks. Return a text that describes the call, which ranks compare to
+    see that all make the same call.
+    """
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:
@@ -82,7 +87,9 @@ def alltoall_call(arrays, size):
 
 
 def described(argument_check, *args):
-    """Return (call text, None) from `argument_check(*args)`, such as `reduction_call`; if it raises a ShapeError, (a text, the error)."""
+    """Return (text, None), where the text describes a collective call: `argument_check(*args)` checks its arguments and returns the
+    text. If the check raises a ShapeError, return (another text, the error).
+    """
     try:
         return argument_check(*args), None
     except ShapeError as error:
@@ -90,7 +97,9 @@ def described(argument_check, *args):
 
 
 def check_calls(call_texts, error=None):
-    """Raise `error` if it is not None; raise a ShapeError unless the ranks' `call_texts`, which describe a collective call, are equal."""
+    """Raise `error` if it is not None. Raise a ShapeError unless all `call_texts` are equal; each describes the collective call that
+    one rank makes.
+    """
     if error is not None:
         raise error
     for rank, call in enumerate(call_texts):

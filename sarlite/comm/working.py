@@ -17,7 +17,8 @@ _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 
 @contextlib.contextmanager
 def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> Iterator[None]:
-    """Return a context that calls `tick` every `interval` seconds, if this thread or a child process has used processor time.
+    """Return a context that calls `tick`, which reports progress, every `interval` seconds in which this thread or a child process has
+    computed. Waiting for other ranks does not count.
 
     Use it for reading, dividing and partitioning, which have no steps to count. One rank may take an hour for them,
     while the other ranks wait.
@@ -52,7 +53,9 @@ def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> I
 
 
 class _Meter:
-    """Meter of the processor time that one thread, given by its ident, and the process's children use. `working` asks it for progress."""
+    """Meter of the processor time that one thread (with the id `ident`) and the process's children use; `working` asks it whether they
+    have computed.
+    """
 
     def __init__(self, ident):
         clock = getattr(time, "pthread_getcpuclockid", None)  # not on macOS, where the process's clock is used
