@@ -321,7 +321,7 @@ def _write(config: ExplainOptions, explanations: list[Explanation]) -> None:
     if config.html is not None:
         with writing(config.html, "html"):
             atomic_write(config.html, page(explanations, config.score).encode(errors="backslashreplace"))
-        show(f"{config.html}: {len(explanations):,} nodes")
+        show(f"{config.html}: {len(explanations):,} node{'s' * (len(explanations) != 1)}")
     for explanation in explanations[:_MOST_SHOWN]:
         show(f"{explanation.node}: {config.score} of {explanation.label} {explanation.score:.4f}; "
              f"{_sum_line(explanation, 'features', explanation.features)}; {_sum_line(explanation, 'edges', explanation.edges)}")

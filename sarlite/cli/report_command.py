@@ -361,8 +361,8 @@ def _main(argv):
                         help="the page; an old file is replaced (%(default)s)")
     parser.add_argument("--trace", metavar="FILE.json", help="timeline that a run has written with --trace")
     options = parser.parse_args(argv)
-    if len(set(options.runs)) < len(options.runs):
-        raise ConfigError("RUN: a folder is named twice")
+    if repeated := [run for run in options.runs if options.runs.count(run) > 1]:
+        raise ConfigError(f"RUN: {repeated[0]} is named twice")
     names = {str(path): path for run in options.runs for path in map(Path(run).joinpath, FILES)}
     refuse_input("--out", options.out, {**names, "--trace": options.trace})
     text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
