@@ -20,7 +20,8 @@ __all__ = ["from_dgl", "from_pyg", "load_state", "state_of"]
 
 
 def from_pyg(data: Any) -> Graph | HeteroGraph:
-    """Return a PyG `Data` as a Graph, or a `HeteroData` as a HeteroGraph, with its edge weights and features; one rank has it whole.
+    """Return a PyG `Data` as a Graph, or a `HeteroData` as a HeteroGraph, with its edge weights and edge features. The graph is
+    not divided among ranks: the calling rank holds all of it.
 
     Parameters
     ----------
@@ -60,7 +61,8 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any, weight: str | None = None, features: str | None = None) -> Graph | HeteroGraph:
-    """Return a DGL graph as a Graph, or a HeteroGraph if it has several types; `weight` and `features` name the edge data to keep.
+    """Return a DGL graph as a Graph, or as a HeteroGraph if it has several types. `weight` and `features` name the edge data
+    that become edge weights and edge features; None reads none.
 
     Parameters
     ----------
@@ -116,7 +118,9 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
 
 
 def _ends_of(store: Any, owner: str) -> tuple[Array, Array]:
-    """Return (sources, destinations), the rows of `store.edge_index`; errors name edge_index, followed by the text `owner`."""
+    """Return (sources, destinations), the two rows of the `edge_index` of a PyG object `store`. Errors name edge_index,
+    followed by the text `owner`: " of " and a relation, or nothing.
+    """
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         remedy = ": Graph.from_scipy takes its adj_t as a CSR tensor of torch" if getattr(store, "adj_t", None) is not None else ""
@@ -129,15 +133,8 @@ def _ends_of(store: Any, owner: str) -> tuple[Array, Array]:
 
 
 def _values_of(store: Any, weight: str | None, features: str | None, owner: str) -> list[Array | None]:
-    """Return [weights (n_edges,), features (n_edges, k)], the entries of `store` with these names, or None; errors end in `owner`.
-
-    Parameters
-    ----------
-    store : mapping, or object with attributes
-    weight, features : str, or None
-        Names in the store.
-    owner : str
-        Text that errors append to the name.
+    """Return [edge weights (n_edges,), edge features (n_edges, k)]: the entries of `store` with the names `weight` and
+    `features`, or None for a name that is None or that `store` lacks. Errors name the entry, followed by the text `owner`.
     """
     values = []
     for name in (weight, features):

@@ -79,7 +79,9 @@ class TorchModule(torch.nn.Module):
 
 
 class _Call(torch.autograd.Function):
-    """`torch.autograd.Function` of one call of a sarlite module; its context holds the output, whose tape `backward` uses."""
+    """`torch.autograd.Function` for one call of a sarlite module. `forward` stores the sarlite output in the context, and
+    `backward` runs sarlite's backward pass from this output.
+    """
 
     @staticmethod
     def forward(ctx, module, graph, parameters, n_inputs, *tensors):
@@ -162,7 +164,9 @@ class FromTorch(nn.Module):
 
 
 class _Holder:
-    """Holder of a torch module and its parameters, which hides them from sarlite's search of attributes for parameters."""
+    """Holder of a torch module and its parameters. A FromTorch stores its torch module in a holder, as sarlite's search of
+    attributes for parameters does not look into it.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.parameters = module, [*module.parameters()]

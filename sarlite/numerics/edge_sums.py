@@ -29,13 +29,16 @@ class CsrBlock(Protocol):
 
 
 class EdgeSums:
-    """Factory of the accumulators of numerics "fast". Their sums are rounded at each addition."""
+    """Factory of accumulators, which are objects that sum values over edges, for numerics "fast". Their sums are rounded at
+    each addition.
+    """
 
     over_all_edges = False
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Return (gradient of the sums, factors of its rows for a later step): here (g, scale); in exact numerics (g * scale, None).
+        """Return (gradient, factors of its rows that a later step must apply) from `g`, the gradient of the scaled sums, and
+        `scale`, a factor for each row (None: 1). Here this is (g, scale); in exact numerics it is (g * scale, None).
 
         Parameters
         ----------
@@ -47,7 +50,8 @@ class EdgeSums:
     def row_sum(self, x: Array, n_dst: int, *, weight: Array | None = None, src_scale: Array | None = None,
                 dst_scale: Array | None = None, single_block: bool = False, keeps_rows: bool = False,
                 out: Array | None = None) -> "RowSum":
-        """Return the accumulator of `dst_scale` * sum of `weight` * `src_scale` * x over each destination's in-edges, added to `out`.
+        """Return the accumulator of dst_scale * sum of weight * src_scale * x over the in-edges of each of `n_dst` destinations.
+        Omitted factors are 1. If `out` is passed, the sums are added to `out`.
 
         Parameters
         ----------
@@ -71,7 +75,8 @@ class EdgeSums:
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return a `RowSum` over the reversed edges that computes the same sums as `gradient` does over the edges.
+        """Return a `RowSum` over the reversed edges that computes the same sums as the accumulator `gradient` does over the edges.
+        The result has `n_dst` rows, each times its factor in `dst_scale` (None: 1).
 
         Parameters
         ----------
@@ -88,7 +93,8 @@ class EdgeSums:
 
     def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Array | None = None,
                      final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
-        """Return the accumulator for source rows' gradients: `final_scale` * sum of `weight` * rows of `g` over each source's out-edges.
+        """Return the accumulator of the gradients of source rows: final_scale * sum of weight * rows of `g` over the out-edges of
+        each source. Omitted factors are 1; the finished sums have the dtype `dtype`.
 
         Parameters
         ----------
@@ -108,10 +114,8 @@ class EdgeSums:
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row_shape: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator for the gradients of source rows in a maximum or minimum over edges.
-
-        Each value of `g` belongs to the one source row that has the maximum or minimum. `FloatSum.add_picked`
-        adds the value to this row.
+        """Return the accumulator of the gradients of source rows, of shape `row_shape`, in a maximum or minimum over in-edges. Each
+        value of `g`, the output's gradient, goes to the one source row that has the maximum or minimum, by `FloatSum.add_picked`.
 
         Parameters
         ----------
@@ -125,16 +129,15 @@ class EdgeSums:
         return FloatSum(row_shape, dtype)
 
     def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
-        """Return an accumulator for the gradient of each source input of a message, with the row shape and dtype of its `d_edges` entry.
-
-        `d_edges` holds, for each input, an array whose rows have the shape and dtype of the gradient, or None if the
-        gradient is not wanted.
+        """Return a list with an accumulator for the gradient of each source input of a message function. `d_edges` holds for each
+        input an array whose rows have the shape and dtype of the gradient. If the gradient is not wanted, both entries are None.
         """
         return [None if d is None else FloatSum(d.shape[1:], d.dtype) for d in d_edges]
 
     def softmax_sum(self, z: Array, dst_scores: Array, largest_src_scores: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
-        """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of scores.
+        """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of
+        scores. A score is leaky_relu(source score + destination score) with slope `slope`.
 
         Parameters
         ----------
@@ -178,7 +181,7 @@ FAST = EdgeSums()
 
 
 class FloatSum:
-    """Accumulator for the gradients of rows, which sums terms of edges in the dtype of the result.
+    """Accumulator for the gradients of rows. It sums terms of edges in the dtype of the result, so that each addition rounds.
 
     Attributes
     ----------
@@ -194,28 +197,29 @@ class FloatSum:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int, earlier: Array | None = None) -> "FloatSum":
-        """Return an accumulator whose array has `n_rows` rows: `earlier` if its dtype and layout fit, else zeros.
-
-        `earlier` holds earlier sums, which are then added to in place.
+        """Return an accumulator that adds to an array of `n_rows` rows in place: to `earlier`, an array of sums so far, if its
+        dtype and layout fit; else to zeros, as with None.
         """
         if earlier is not None and earlier.dtype == self.dtype and earlier.flags.c_contiguous:
             return self.over(earlier)
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return an accumulator with the same row shape and dtype that adds to `array` in place."""
+        """Return an accumulator of the same row shape and dtype that adds to `array` in place; None stands for an array that
+        `start` creates later.
+        """
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
-        """Return one accumulator for the sum of all terms of this accumulator and of `others`.
-
-        The method is called before `start` of any of these accumulators.
+        """Return one accumulator for the sum of all terms of this accumulator and of the accumulators `others`. Call the method
+        before `start` of any of them.
         """
         return self
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Any) -> None:
-        """Add to row i of the sums the rows of `x` that row i of the CSR matrix `csr` lists, times the optional scales and edge weights.
+        """Add rows of `x` to the sums: row i of the sums gets the rows of `x` that row i of the CSR matrix `csr` lists, times the
+        optional scales and edge weights.
 
         Parameters
         ----------
@@ -227,7 +231,8 @@ class FloatSum:
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
-        """Add each value of `g` to the source row that `argument` names, as the backward pass of a maximum or minimum over edges does.
+        """Add each value of `g` to the sum of the source row whose column number `argument` holds, if this column belongs to
+        `block`. This is the backward pass of a maximum or minimum over edges.
 
         The rows of the sums are the columns of `block`.
 
@@ -283,14 +288,16 @@ class RowSum:
 
 
 class SoftmaxSum:
-    """Accumulator for attention's output, with a running maximum of the scores (SAR 3.4)."""
+    """Accumulator for attention's output, with a running maximum of the scores (section 3.4 of the SAR paper)."""
 
     def __init__(self, z: Array, dst: Array) -> None:
         self._dst, self._m, self._l, self._begun = dst, np.empty_like(dst), np.empty_like(dst), False
         self._out = np.empty((*dst.shape, z.shape[2]), kernels.wide(z.dtype))
 
     def add(self, block: CsrBlock, z: Array, src: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add a block's edges to the softmax sums of their destinations, given `z` and source scores `src` of the block's columns."""
+        """Add a block's edges to the softmax sums of their destinations; `z` and `src` have the rows and the source scores of the
+        block's columns. `slope` is the slope of the leaky ReLU, and `dropout` drops coefficients unless it is None.
+        """
         if not self._begun and block.rows is not None:
             self._m[...], self._l[...], self._out[...], self._begun = -np.inf, 0, 0, True
         kernels.attend(block.indptr, block.indices, z, src, self._dst, self._m, self._l, self._out, rows=block.rows,
@@ -298,7 +305,9 @@ class SoftmaxSum:
         self._begun = True
 
     def finish(self) -> tuple[Array, Array, Array, None]:
-        """Return (output, m, 1 / l, None): m is the largest score, l the sum of exponentials, (n_dst, n_heads) each."""
+        """Return (output, m, 1 / l, None), where m, (n_dst, n_heads), is the largest score and l the sum of exponentials. In exact
+        numerics the last item is the largest absolute value of each column of z, which fast numerics does not need.
+        """
         kernels.attend_finish(self._m, self._l, self._out)
         return self._out, self._m, self._l, None
 
@@ -319,11 +328,9 @@ class SoftmaxGradient:
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, accumulators: list[FloatSum],
             slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add a block's gradients, given its edges as `csr` with a row for each source: of z and source scores, to `accumulators`.
-
-        The gradient of the destination scores is added to this object.
-
-        `accumulators` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
+        """Add gradients over a block's edges: of z and of the source scores `src` to the two `accumulators`, of the destination
+        scores to this object. `csr` lists each source's destinations, `ends` has four numbers for each destination and head
+        (`kernels.attend_ends`), and `g` is the output's gradient.
         """
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
@@ -333,9 +340,9 @@ class SoftmaxGradient:
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       accumulators: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add gradients over edges from this rank's sources: of z and source scores to `accumulators`, of destination scores to `d_dst`.
-
-        The destinations may belong to a peer. `d_dst` is (n_dst, n_heads).
+        """Add gradients over edges from this rank's sources to destinations that may belong to a peer: of z and of the source
+        scores `src` to the two `accumulators`, of the destination scores to `d_dst`, (n_dst, n_heads). The other arguments are as
+        in `add`.
         """
         dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)

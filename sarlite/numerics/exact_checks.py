@@ -65,7 +65,9 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
 
 
 def _unknown(name, inputs, placements, wants_grad, result):
-    """Return a text about an input of unknown placement (rows or replicated) to or from which a gradient would flow; None without one."""
+    """Return an error message if a gradient would flow to or from an input whose placement is unknown, that is, which may be
+    rows of this rank or the same values on every rank; None otherwise.
+    """
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
     for x, placement, wants in zip(inputs, placements, wants_grad):
@@ -78,7 +80,9 @@ def _unknown(name, inputs, placements, wants_grad, result):
 
 
 def _sums_rows(name, inputs, placements, params):
-    """Return a text if primitive `name` with these inputs and `params` sums over rows, or takes rows as a weight; None otherwise."""
+    """Return an error message if the primitive `name` with these inputs and `params` sums over rows, or takes rows as a weight;
+    None otherwise.
+    """
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
         return "over axis 0 is of one rank's rows, so it depends on how rows are divided"
@@ -90,7 +94,7 @@ def _sums_rows(name, inputs, placements, params):
 
 
 def _moves_rows(name, x, params):
-    """Return a text if the primitive `name` with the parameters `params` moves the rows of `x` off axis 0; None otherwise."""
+    """Return an error message if the primitive `name` with the parameters `params` moves the rows of `x` off axis 0; None otherwise."""
     keeps = (name == "transpose" and params["axes"][:1] in ((), (0,))
              or name == "reshape" and _reshape_keeps_rows(x.shape, params["shape"])
              or name == "getitem" and _index_keeps_rows(x.ndim, params["index"]))
@@ -120,8 +124,9 @@ def _index_keeps_rows(ndim, index):
 
 
 def _joins(name, inputs, placements, wants_grad):
-    """Return a text if the gradient of a replicated input of primitive `name` would not be summed over ranks; None otherwise. The
-    gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of `WEIGHTS`.
+    """Return an error message if the gradient of a replicated input of primitive `name` would not be summed over ranks; None
+    otherwise. The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
+    `WEIGHTS`.
     """
     ndims = [np.ndim(x) if placement else 0 for x, placement in zip(inputs, placements)]
     most = max(ndims) if name in PAIRS else 0

@@ -23,7 +23,8 @@ Gathering 64 columns at a time takes no longer for each column than gathering al
 
 
 class ExactEdgeSums(EdgeSums):
-    """Factory of the accumulators of numerics "exact"; see `EdgeSums` for the methods, which are collective here.
+    """Factory of accumulators, which are objects that sum values over edges, for numerics "exact". `EdgeSums` documents the
+    methods, which are collective here.
 
     Parameters
     ----------
@@ -107,9 +108,8 @@ class ExactEdgeSums(EdgeSums):
 
 
 class GridSum:
-    """Accumulator for exact sums of the gradients of rows, with the methods of `FloatSum`.
-
-    Every term is rounded to a multiple of a power of two, which the grid of the sums defines (`kernels.grid_sums`).
+    """Accumulator for exact sums of the gradients of rows, with the methods of `FloatSum`. Each term is rounded to a multiple
+    of a power of two, which the grid of the sums defines (`kernels.grid_sums`).
 
     Parameters
     ----------
@@ -371,8 +371,9 @@ class AllEdges:
 
 
 def _largest_scores(dst, top, slope):
-    """Return leaky_relu(top + dst), (n_dst, n_heads): each destination's largest score, as `top` is its sources' largest; 0 for
-    -inf. The scores are leaky_relu(top + dst) with the slope `slope`.
+    """Return the largest attention score of each destination, (n_dst, n_heads): leaky_relu(top + dst) with the slope `slope`.
+    `top` has the largest score among the destination's sources, and `dst` the destination's own. A destination without sources,
+    where `top` is -inf, gets 0.
     """
     score = top + dst
     with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
@@ -381,12 +382,16 @@ def _largest_scores(dst, top, slope):
 
 
 def _dropout_bound(dropout):
-    """Return an upper bound for an attention coefficient after dropout. Without dropout a coefficient is below 1.01."""
+    """Return an upper bound for an attention coefficient after dropout with the probability `dropout`; before it, a coefficient
+    is below 1.01.
+    """
     return 1.01 / (1 - dropout)
 
 
 def _column_ranges(shape):
-    """Divide the last axis of an array of this shape into slices of about `COLUMNS_AT_ONCE` values of a row."""
+    """Return a list of slices that divide the last axis of an array of shape `shape`, so that a row has about `COLUMNS_AT_ONCE`
+    values in each slice.
+    """
     width = max(1, COLUMNS_AT_ONCE // max(1, math.prod(shape[1:-1])))
     if shape[-1] <= width:
         return [slice(None)]

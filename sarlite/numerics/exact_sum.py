@@ -52,11 +52,15 @@ class DenseColumns(NamedTuple):
         return kernels.exact_largest(self.x)
 
     def squares(self, inverse):
-        """Return for each column f of x an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, (F,) float64."""
+        """Return for each column f of x an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, (F,) float64. Integers
+        can be summed over ranks without rounding. `inverse` has a factor for each column.
+        """
         return kernels.exact_squares(self.x, inverse)
 
     def sums(self, grid):
-        """Return the exact sum of each column, (levels, F) float64, of terms rounded by the constants `grid` (see `kernels.grid_sums`)."""
+        """Return the exact sum of each column, (levels, F) float64: each sum is stored as one or two numbers (levels). `grid`,
+        (levels, F), has the constants that round the terms to multiples of powers of two (see `kernels.grid_sums`).
+        """
         n = max(1, min(64, len(self.x) // 512))
         parts = np.empty((n, *grid.shape))
         kernels.exact_spmm(np.arange(n + 1) * len(self.x) // n, None, self.x, parts, grid, accumulate=False)
@@ -93,7 +97,7 @@ class CentredColumns(NamedTuple):
 
 
 def some_rows(shape):
-    """Return an iterator of slices that divide the rows of a matrix of this shape into parts whose values fit into the cache."""
+    """Return an iterator of slices that divide the rows of a matrix of shape `shape` into parts whose values fit into the cache."""
     step = max(1, CACHED_VALUES * kernels.threads() // max(shape[1], 1))
     return (slice(start, start + step) for start in range(0, shape[0], step))
 
@@ -134,10 +138,8 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Return a context for the vjp of the tape node `node`: inside, sums over rows include all ranks, unless `node` is replicated.
-
-        Inside, `across` is True, so that sums over rows include the rows of all ranks. It is False if the
-        node's values are replicated.
+        """Return a context for the backward pass of the tape node `node`: inside, sums over rows include the rows of all ranks,
+        unless the node's values are replicated (the same on every rank).
         """
         before, self.across = self.across, node.placement != REPLICATED
         try:
@@ -166,14 +168,15 @@ class Exact:
         return out.reshape(shape)
 
     def share(self, x):
-        """Return the sum of all values over all ranks on rank 0, and 0 on the other ranks."""
+        """Return the sum of all values of x over all ranks on rank 0, and 0 on the other ranks, so that the allreduce which follows
+        returns this sum.
+        """
         total = self.column_sums(np.ascontiguousarray(x, np.float64).reshape(-1, 1), True)[0]
         return total if self.comm.rank == 0 else total * 0
 
     def column_sums(self, x, across=None):
-        """Return the sum of each column of x, a matrix or `CentredColumns`, (F,) float64; over the rows of all ranks if `across`.
-
-        By default `across` is `self.across`. If it is False, the sum is over this rank's rows.
+        """Return the sum of each column of x, a matrix or `CentredColumns`, (F,) float64. The sums are over the rows of all ranks
+        if `across` is True, over this rank's rows if False; None stands for `self.across`.
         """
         across = self.across if across is None else across
         x = _columns(x)
@@ -182,8 +185,8 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return ((F,) exponents e for each matrix of `arrays`, so that column norms are at most 2^e; bit length of the number of
-        rows). With `across`, norms and rows are taken over all ranks, else over this rank.
+        """Return (list of exponents, bit length of the number of rows). The exponents of a matrix of `arrays` are integers e, (F,),
+        so that the norm of column f is at most 2^e[f]. With `across`, norms and rows are over all ranks, else over this rank.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -196,17 +199,15 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, sum_exponents, n_bits, dtype):
-        """Return the constants, (levels, F), that round the terms of sums below 2^(sum_exponents - 1) with fewer than 2^n_bits
-        terms. They are the grid of the sums; see `kernels.grid_sums`.
+        """Return the grid of sums, (levels, F): the constants that round their terms to multiples of powers of two (see
+        `kernels.grid_sums`). Sums are below 2^(sum_exponents - 1), and have fewer than 2^n_bits terms of the dtype `dtype`.
         """
         grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid, constants that round all terms, for exact sums of `n_terms` rows of scale * x, times up to `factor`. Collective.
-
-        A grid holds the constants that round all terms of a sum to multiples of a power of two; see
-        `kernels.grid_sums`.
+        """Return the grid for exact sums of up to `n_terms` terms, each of them a row of x times `scale` and a factor of at most
+        `factor`. A grid holds constants that round the terms to multiples of powers of two (see `kernels.grid_sums`). Collective.
 
         Parameters
         ----------
@@ -222,19 +223,18 @@ class Exact:
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """Return the grid (the constants that round all terms) for exact sums of `n_terms` terms up to `largest`, (levels, ...) float64.
-
-        A grid holds the constants that round all terms of a sum to multiples of a power of two; see
-        `kernels.grid_sums`.
-
-        The terms have absolute values up to `largest`.
+        """Return the grid, (levels, ...) float64, for exact sums of up to `n_terms` terms of dtype `dtype`, whose absolute values
+        are at most `largest`, (...). A grid holds constants that round the terms to multiples of powers of two (see
+        `kernels.grid_sums`).
         """
         n_bits = int(n_terms).bit_length()
         exponents = _bounded(np.frexp(largest)[1], 2 * MOST, 2 * LEAST)
         return self._grid(exponents + n_bits + 2, n_bits, dtype)
 
     def largest(self, x, scale=None):
-        """Return the largest finite |scale * x| of each column over all ranks, of shape x.shape[1:]. Collective."""
+        """Return the largest finite |scale * x| of each column over all ranks, in the shape x.shape[1:]; `scale` has a factor for
+        each row (None: 1). Collective.
+        """
         rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
         return self._max(kernels.exact_largest(rows, scale), True).reshape(x.shape[1:])
 
@@ -305,16 +305,18 @@ class Exact:
     # ---- norms
 
     def batch_moments(self, x, comm):
-        """Return (count, mean, M2) of the columns over the rows of all ranks, float64. Collective."""
+        """Return (number of rows, mean of each column, sum of each column's squared deviations from its mean) over the rows of all
+        ranks, in float64. Collective.
+        """
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
         return n, mean, self.column_sums(CentredColumns(x, mean, np.ones_like(mean)), True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wants_sums):
-        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64, from `g`; also write the gradient of x into `dx`.
-
-        `dx` is None if the gradient of x is not wanted. `pull` calls `kernels.activate_backward`.
+        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64, if `wants_sums`, and write the gradient of x to
+        `dx` unless it is None. `pull` calls `kernels.activate_backward` for `g`, the output's gradient. `statistics` is the batch
+        norm's mean and variance; None means no norm.
         """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))
@@ -359,8 +361,7 @@ class Exact:
 
 def sum_levels(sums, axis=1):
     """Return the values of exact sums: add up the one or two float64 parts ("levels") along `axis` that together hold each sum.
-
-    There are one or two levels (`kernels.levels`). With one level the result is a view.
+    With one level the result is a view.
 
     If a value of the first level is not finite, the second level is NaN, and the first level is the result.
     """
@@ -392,7 +393,7 @@ def _into(out, result):
 
 
 def _bounded(exponents, most=MOST, least=LEAST):
-    """Return exponents of powers of two, raised to at least `least`; raise a DataError on every rank if one is above `most`."""
+    """Return the binary `exponents`, each raised to at least `least`; raise a DataError if one of them is above `most`."""
     if (exponents > most).any():
         raise DataError(f"numerics exact: values of 2^{int(exponents.max())} or more leave no room for their sum")
     return np.maximum(exponents, least)

@@ -17,7 +17,9 @@ def is_float(x):
 
 
 def axes_of(axis, ndim):
-    """Return the axes that `axis`, an int, several or None (all), names in an array of `ndim` axes: a tuple of ascending ints >= 0."""
+    """Return `axis`, an int, several ints or None for all axes, as a tuple of ascending ints from 0 to ndim - 1, where `ndim`
+    is the number of axes of the array.
+    """
     return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
 
 
@@ -31,7 +33,9 @@ def wide(x, axis):
 
 @by_numerics
 def total(x, axis=None, keepdims=False):
-    """Return the sum over one axis, several axes or all axes, in x's dtype."""
+    """Return the sum of x over `axis`, an int, several ints or None for all axes, in x's dtype. With `keepdims`, the summed
+    axes stay with length 1.
+    """
     dtype = wide(x, axis)
     out = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     return out if dtype is None else out.astype(x.dtype)
@@ -39,9 +43,8 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """Return this rank's summand for an allreduce of the sum of x over all ranks: in fast numerics, the sum of this rank's values.
-
-    In exact numerics, which already sum over all ranks, rank 0 passes the global sum and the other ranks pass 0.
+    """Return this rank's summand for an allreduce of the sum of x over all ranks: in fast numerics, the sum of this rank's
+    values. In exact numerics, whose sums already include all ranks, rank 0 passes the global sum and the other ranks pass 0.
     """
     return total(x)
 
@@ -52,7 +55,9 @@ def count(x, axis=None):
 
 
 def mean(x, axis=None, keepdims=False):
-    """Return the mean over one axis, several axes or all axes; 0 if there are no values."""
+    """Return the mean of x over `axis`, an int, several ints or None for all axes; 0 if there are no values. With `keepdims`,
+    these axes stay with length 1.
+    """
     return total(x, axis, keepdims) / max(count(x, axis), 1)
 
 
@@ -98,7 +103,7 @@ def unbroadcast(g, shape):
 
 
 def flat(x):
-    """Return a view with all axes but the last merged into one."""
+    """Return a view of x as a matrix, with all axes but the last merged into one."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -155,9 +160,8 @@ def product_by_head(x, w, trans_b=False):
 
 
 def by_heads(x, w, trans_b, fused=False):
-    """Return out[i,h] = x[i,h] @ w[h], or with `trans_b` @ w[h].T, by `kernels.gemm`, which documents `fused`.
-
-    The arguments and the result are those of `product_by_head`.
+    """Return out[i,h] = x[i,h] @ w[h], (n, n_heads, n_out), or with `trans_b` x[i,h] @ w[h].T. With `fused`, each multiply-add
+    is rounded once, so that the result does not depend on the instruction set.
     """
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
@@ -176,9 +180,8 @@ def product_by_head_over_rows(x, g):
 
 
 def taken(a):
-    """Return (matrix, row numbers or None) with a = matrix[row numbers], the two arguments of `kernels.gemm`.
-
-    The row numbers are None if `a` is a whole matrix.
+    """Return (matrix, row numbers), the arguments of `kernels.gemm` that stand for `a` = matrix[row numbers]. If `a` is an
+    array, it is returned as a matrix, and the row numbers are None.
     """
     if isinstance(a, kernels.Rows):
         return np.ascontiguousarray(a.table), a.numbers
@@ -187,7 +190,7 @@ def taken(a):
 
 @by_numerics
 def contract(subscripts, *arrays):
-    """Return the sum of products in Einstein notation, as `numpy.einsum` does."""
+    """Return the sum of products of `arrays` in Einstein notation, as `numpy.einsum` does."""
     return np.einsum(subscripts, *arrays, optimize=len(arrays) > 1)
 
 
@@ -216,9 +219,8 @@ def scatter_rows(g, index, n_rows):
 
 
 def add_equal_rows(out, index, values):
-    """Add values[i] to out[index[i]] in place.
-
-    Values with the same index must be equal, so that the order of the additions does not change the result.
+    """Add values[i] to out[index[i]] in place. Values with the same index must be equal, so that the order of the additions
+    does not change the result.
     """
     np.add.at(out, index, values)
 

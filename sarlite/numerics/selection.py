@@ -22,9 +22,8 @@ P = ParamSpec("P")
 
 
 class Numerics(Protocol):
-    """Protocol for a way to compute sums and elementary functions ("a numerics") other than "fast".
-
-    It also has a method for each function that is decorated by `by_numerics` and that the numerics supports.
+    """Protocol for a numerics, a way to compute sums and elementary functions, other than "fast". A numerics also has a method
+    for each function that is decorated by `by_numerics` and that it supports.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Numerics(Protocol):
         """Raise a ConfigError if the result or a gradient of the primitive `name` depends on the division of rows among ranks."""
 
     def backward(self, node: "Placed") -> AbstractContextManager[None]:
-        """Return the context manager inside which the tape computes the vjp of a node."""
+        """Return the context manager inside which the tape computes the gradients of the inputs of `node`."""
 
 
 class Placed(Protocol):
@@ -116,10 +115,9 @@ def sums_follow() -> bool:
 
 @by_numerics
 def rank_invariant(local: T, shared: T) -> T:
-    """Return `local` in fast numerics and `shared` in exact numerics.
-
-    Use it for a choice between two computations that round differently. `local` may depend on this rank's rows.
-    `shared` must be the same for any number of ranks, so that exact results do not depend on that number.
+    """Return `local` in fast numerics and `shared` in exact numerics: two values for a choice between computations that round
+    differently. `local` may depend on this rank's rows. `shared` must be the same for any number of ranks, so that exact
+    results do not depend on it.
     """
     return local
 
@@ -130,7 +128,7 @@ def rank_invariant(local: T, shared: T) -> T:
 
 @by_numerics
 def exp(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return e**x elementwise, written to `out` if given.
+    """Return e**x elementwise, written to `out` unless it is None.
 
     Examples
     --------
@@ -144,7 +142,7 @@ def exp(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 @by_numerics
 def log(x: np.ndarray) -> np.ndarray:
-    """Return the natural logarithm elementwise."""
+    """Return the natural logarithm of x elementwise."""
     return np.log(x)
 
 
@@ -156,7 +154,7 @@ def log1p(x: np.ndarray) -> np.ndarray:
 
 @by_numerics
 def expm1(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return exp(x) - 1 elementwise for x <= 0, written to `out` if given."""
+    """Return exp(x) - 1 elementwise for x <= 0, written to `out` unless it is None."""
     return np.expm1(x, out=out)
 
 

@@ -42,11 +42,9 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """Array of values with an error bound, error + (e^growth - 1) * (magnitude + error), where magnitude is the sum of |terms|.
-
-    `error` comes from inexact arguments. `growth` is the log of the factor by which roundings may enlarge a term.
-
-    `growth` is one number, or one number for each row (first axis).
+    """Array of values, each with a bound of its rounding error: error + (e^growth - 1) * (magnitude + error). `magnitude` is
+    the sum of the absolute values of the terms; `error` comes from inexact arguments. `growth` is log (1 + u)^k for terms that
+    pass k roundings with unit roundoff u: one number, or one number for each row.
     """
 
     value: Array
@@ -56,7 +54,8 @@ class BoundTerm(NamedTuple):
 
 
 class BoundArithmetic:
-    """Arithmetic on BoundTerms: evaluates a formula, and bounds the rounding error of every kernel that computes it in `dtype`.
+    """Arithmetic on BoundTerms, which are arrays with error bounds. It evaluates a formula, and bounds the rounding error of
+    every kernel that computes the formula in the floating type `dtype`.
 
     Parameters
     ----------
@@ -84,10 +83,8 @@ class BoundArithmetic:
         return self.from_array(value)._replace(growth=0.0 if exact else self.once)
 
     def rounded(self, x: BoundTerm, dtype: str) -> BoundTerm:
-        """Return x rounded once to the floating type `dtype`, with a bound for the error of the rounded value.
-
-        The bound covers the roundings of all numbers within the bound of x. Often these round to one number, and the
-        bound is 0.
+        """Return x rounded once to the floating type `dtype`. The error bound of the result covers the roundings of all numbers
+        that lie within the error bound of x.
         """
         value, error = rounded(x.value, dtype).astype(x.value.dtype), self._total(x)
         ends = [rounded(end, dtype) for end in (x.value - error, x.value + error)]
@@ -146,7 +143,9 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
     def leaky_gradient(self, g: BoundTerm, x: BoundTerm, slope: float) -> BoundTerm:
-        """Return g where x > 0, else slope * g: the gradient of a leaky ReLU. The bound covers both cases if x may have either sign."""
+        """Return g where x > 0, else slope * g: the gradient of a leaky ReLU. The error bound covers both cases where the error
+        bound of x allows either sign.
+        """
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
         above = undecided | (x.value > 0)
@@ -234,7 +233,9 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g: BoundTerm, x: BoundTerm, index: Index, ties: str, rank: Array | None) -> BoundTerm:
-        """Return the gradient of each row's maximum for entries of x, from g by row; `ties` "all" shares it, "first" is the lowest `rank`.
+        """Return the gradient of x, (k, ...), from `g`, the gradient of the maximum of each row's entries; `index` has the row of
+        each entry. With `ties` "all", entries that tie share the gradient equally; with "first", the entry of lowest `rank` gets it
+        (None: of lowest entry number).
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -267,13 +268,16 @@ class BoundArithmetic:
     # ---- parts of bounds
 
     def _total(self, x: BoundTerm) -> Array:
-        """Return the error bound of each element of x, error + (e^growth - 1) * (magnitude + error), from the fields of x."""
+        """Return the error bound of each element of the BoundTerm x, error + (e^growth - 1) * (magnitude + error), shape of x."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _sum_growth(self, k: int | Array) -> float | Array:
-        """Return the log of the error growth of a sum of k terms: (k - 1) log(1 + unit roundoff), plus a rounding if results are narrow."""
+        """Return the log of the factor that roundings may enlarge the terms of a sum of `k` terms by: (k - 1) * log(1 + unit
+        roundoff of sums). If `dtype` is narrower than sums, the rounding of the result adds to it. `k` is a number, or one number
+        for each row.
+        """
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -290,8 +294,8 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return a BoundTerm of these fields, with the error enlarged by what underflow to 0 in each of `rounds` operations may
-        add. The error is Inf where the value may overflow.
+        """Return the BoundTerm of `value`, `magnitude`, `error` and `growth`, after an operation of `rounds` roundings. The error
+        is enlarged by the most that underflows to 0 in these roundings can change, and is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)
@@ -302,7 +306,9 @@ class BoundArithmetic:
         return BoundTerm(value, np.broadcast_to(magnitude, value.shape), error, growth)
 
     def _contenders(self, x: BoundTerm, index: Index) -> Array:
-        """Return a mask of the entries of x that may be the maximum of their row, within the error bounds; `index` has each entry's row."""
+        """Return a mask, in the shape of x, of the entries that may be the maximum of their row if errors are within the bounds of
+        x. `index` has the row of each entry.
+        """
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
         return ~(x.value + error < least[index.rows])
@@ -312,8 +318,8 @@ class BoundArithmetic:
 
 
 def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """Return product(a, b) of arrays that are not negative; a result that underflows to 0 becomes the smallest normal number
-    instead. So an element is 0 only if every term has a factor 0.
+    """Return product(a, b) of two arrays of magnitudes, which are not negative; `product` sums products of their elements. A
+    result that underflows to 0 becomes the smallest normal number, so that an element is 0 only if every term has a factor 0.
     """
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)
@@ -339,7 +345,10 @@ def _most(growth):
 
 
 def _by_row(x: BoundTerm, out: Array) -> Array | float:
-    """Return `x.growth` for a result `out` of x: one number for each row if `out` has the rows of x, else the maximum over all rows."""
+    """Return `x.growth`, the log of the factor that roundings may enlarge a term of x by, in a form that fits `out`, an array
+    computed from x. If `out` has the rows of x, `x.growth` is returned as it is (a number, or one for each row), else its
+    maximum.
+    """
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

@@ -1,4 +1,6 @@
-"""Search for the cause of a wrong result: recompute the result with each possible mistake, and compare with what was returned."""
+"""Search for the cause of a wrong result: recompute the result with each possible mistake, and compare it with the array
+that the function returned.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, edges that the text names) of each guess whose predicted array agrees with the array that was returned."""
+    """Yield (cause as text, the edges that the text names as (src, dst) pairs) for each guess whose predicted array agrees with
+    the array that the function returned, which `difference` holds.
+    """
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
@@ -45,9 +49,8 @@ def _fits(difference, guess):
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield guesses about the cause of a wrong array: first mistakes of the whole computation, then single lost or repeated edges.
-
-    Large cases have no guesses, as each guess computes the array again.
+    """Yield guesses about the cause of the wrong array in `difference`: first mistakes of the whole computation, then single
+    lost or repeated edges. Large cases have no guesses, as each guess computes the array again.
     """
     d, case = difference, difference.case
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
@@ -66,7 +69,9 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, ((src, dst),)) for each of `difference.suspect_edges` whose loss or repetition explains all wrong elements."""
+    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges`, the edges that an earlier finding
+    names, if its loss or its double count explains all wrong elements.
+    """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
         is_named = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
@@ -75,7 +80,9 @@ def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
 
 def single_edges(difference: Difference, edge_index: Iterable[int], describe: Callable[[int], str] = lambda e: ""
                  ) -> Iterator[Guess]:
-    """Yield two guesses for each edge number: the edge is lost, or counted twice; the text `describe(e)` is added to the edge's name."""
+    """Yield two guesses about the wrong array in `difference` for each edge number in `edge_index`: the edge is lost, or it is
+    counted twice. The text that `describe(e)` returns is added to the name of edge e in the guess.
+    """
     d, edges = difference, difference.case.edges
     for e in edge_index:
         name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){describe(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
@@ -85,7 +92,10 @@ def single_edges(difference: Difference, edge_index: Iterable[int], describe: Ca
 
 
 def _whole_ties(case, cotangents):
-    """Return the gradient of x as a wrong kernel computes it that gives each of several tied maxima or minima the whole gradient."""
+    """Return the gradient of x of a `case` that takes maxima or minima over in-edges, as a certain wrong kernel computes it.
+    That kernel gives each of several tied entries the whole gradient of the result, `cotangents["out"]`, instead of one of
+    them.
+    """
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
     (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])

@@ -13,7 +13,7 @@ Tensor = Any  # torch.Tensor; torch is optional
 
 
 class TorchKernel:
-    """PyTorch function that `check` can test: calls the function, computes its gradients by autograd, and converts arrays to tensors.
+    """PyTorch function in the form that `check` tests: an object that calls the function on tensors, and computes gradients by autograd.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class TorchKernel:
         self.torch, self.function, self.parameters = torch, function, dict(parameters or {})
 
     def convert(self, array: Array) -> Tensor:
-        """Return a NumPy array as a tensor; a read-only array is copied."""
+        """Return the NumPy array `array` as a tensor that shares its memory; a read-only array is copied."""
         return self.torch.from_numpy(array if array.flags.writeable else array.copy())
 
     def __call__(self, case: Case) -> Tensor:
@@ -53,7 +53,9 @@ class TorchKernel:
             return self.function(case)
 
     def vjp(self, case: Case, g: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients of the case's arrays and parameters by name, from the outputs' gradient `g`; 0 for an unused input."""
+        """Return {name: gradient tensor} of the floating arrays of `case` and of all parameters. `g` is the gradient of the output,
+        or a dict of gradients if there are several outputs. An unused input has the gradient 0.
+        """
         convert = case.convert or self.convert
         differentiable = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
         leaves: dict[str, Tensor] = {name: convert(array) for name, array in differentiable.items()}

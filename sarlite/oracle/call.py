@@ -35,9 +35,9 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Call `run(case)` in the worker's thread, on inputs in a memory layout, with `threads` BLAS threads; return outputs by name.
-
-    A result other than outputs of these `shapes` raises CallFailure.
+    """Call `run(case)` in the worker's thread, and return its outputs by name. The inputs are copies in the memory layout
+    `layout`, and BLAS uses `threads` threads (None: no limit is set). Outputs that do not have these `shapes` raise
+    CallFailure.
 
     Parameters
     ----------
@@ -70,13 +70,11 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call the vjp in the worker's thread, on `cotangents` in a memory layout, with `threads` BLAS threads; return gradients by name.
-
-    A result other than gradients of these `shapes` raises CallFailure.
+    """Call `vjp(case, cotangents)` in the worker's thread, and return the gradients by name. `cotangents`, the gradients of the
+    outputs, are copied to the memory layout `layout`; BLAS uses `threads` threads (None: no limit is set). Gradients that do
+    not have these `shapes` raise CallFailure.
 
     Gradients that the vjp leaves out or returns as None are left out.
-
-    The parameters are those of `outputs`; `layout` is the layout of the cotangents.
 
     Raises
     ------
@@ -118,7 +116,8 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class GuardedCase:
-    """Copy of a case that is passed to one call of the function under test, and shows afterwards if the call wrote to an input.
+    """Copy of a case that is passed to one call of the function under test. Its method `changed` tells after the call which
+    input the function wrote to.
 
     Attributes
     ----------
@@ -139,15 +138,14 @@ class GuardedCase:
         return copy
 
     def give(self, array: Array, layout: str | None = None) -> object:
-        """Return a copy of an array in the memory layout `layout`, by default the layout of the case's arrays.
-
-        The copy is converted if the function under test wants tensors.
+        """Return a copy of an array in the memory layout `layout` (None: the layout of the case's arrays), converted to a tensor if
+        the function under test wants tensors.
         """
         copy = self._copy(array, self.layout if layout is None else layout)
         return copy if self.convert is None else self.convert(copy)
 
     def changed(self) -> str | None:
-        """Return the name of an array that the call has written to; None if there is none."""
+        """Return the name of an input array that the function under test has written to; None if it has written to no input."""
         original = next((original for copy, original in self.copies if not _same_bits(copy, original)), None)
         if original is None:
             return None
@@ -175,9 +173,8 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Store the result of a call and a copy of it, by `kind` "run" or "vjp"; set `overwritten` if an earlier stored result has changed.
-
-        `copy` is a copy of the result, taken right after the call.
+        """Store the `result` of a call of `kind` "run" or "vjp", and `copy`, a copy taken right after the call. Set `overwritten`
+        to True if a result that was stored earlier no longer equals its copy.
         """
         if not self.overwritten:
             self.overwritten = any(not _same(_plain(held), copied) for held, copied in self._results.values())
@@ -241,8 +238,9 @@ def _verdict(error):
 
 
 def _call(worker: Worker, function: Callable[[], object], guarded: GuardedCase, threads: int | None, kind: str) -> Any:
-    """Call `function` in the worker's thread with `threads` BLAS threads; return its result in NumPy arrays. `kind` is "run" or
-    "vjp". Raise CallFailure if the function has written to an input in `guarded`.
+    """Call `function` in the worker's thread with `threads` BLAS threads (None: no limit is set), and return its result in
+    NumPy arrays; the worker holds it as a result of `kind` "run" or "vjp". Raise CallFailure if the function has written to an
+    input in `guarded`.
     """
 
     def job():
@@ -281,7 +279,7 @@ def _kind(value):
 
 
 def checked(value: object, name: str, shape: tuple[int, ...], case: Case) -> Array:
-    """Return `value` if it is an array of this shape and of the case's dtype; otherwise raise a CallFailure that names `name`."""
+    """Return `value` if it is an array of this shape and of the case's dtype; otherwise raise a CallFailure about the output `name`."""
     if not isinstance(value, np.ndarray):
         raise CallFailure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):
@@ -303,9 +301,8 @@ def _same_bits(a, b):
 
 
 class Unsupported(SarliteError, NotImplementedError):
-    """Exception that a function under test raises to decline a case; the case then counts as not covered.
-
-    A function under test raises it; any NotImplementedError does the same.
+    """Exception that a function under test raises to decline a case; the case then counts as not covered. Any other
+    NotImplementedError does the same.
 
     Examples
     --------

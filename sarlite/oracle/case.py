@@ -104,7 +104,7 @@ class Case:
         return dtype_of(self.format)
 
     def _copied(self, array):
-        """Return a new copy of an array, passed through `convert` if there is one."""
+        """Return a new copy of an array, converted by `self.convert` unless that is None."""
         return np.array(array, order="C") if self.convert is None else self.convert(array)
 
     @property

@@ -37,7 +37,7 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the description of an operation or layer, as `entry` returns it, as lines of text."""
+    """Yield `description`, the dict that `entry` returns for an operation or layer, as lines of text without line ends."""
     yield description["name"]
     for key in ("arrays", "parameters", "outputs", "attributes"):
         for name, value in description[key].items():

@@ -11,13 +11,15 @@ LOWER = {"float64": 2.0**-24, "float32": 2.0**-11, "float16": 2.0**-8, "bfloat16
 
 
 def arithmetic(case: Case, lower: bool = False) -> BoundArithmetic:
-    """Return the arithmetic that bounds rounding errors for the case's dtypes; with `lower`, sums have the next lower precision."""
+    """Return the arithmetic that computes results and error bounds for the dtypes of `case`. With `lower`, the bounds are those
+    of kernels that compute sums in the next lower precision, such as TF32 in place of float32.
+    """
     return _LowerPrecision(case) if lower else BoundArithmetic(case.format, case.accumulate)
 
 
 class _LowerPrecision(BoundArithmetic):
-    """Arithmetic that bounds errors of kernels that round sums to the next lower precision than promised, such as TF32 for
-    float32. The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
+    """Arithmetic that bounds the errors of kernels whose sums are less precise than promised, such as TF32 in place of float32.
+    The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
     """
 
     def __init__(self, case: Case) -> None:
@@ -55,7 +57,8 @@ def ratios(got: Array, expected: BoundedArray) -> Array:
 
 
 def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
-    """Return True if `lower`, the expected array with the bounds of a lower precision, explains all elements of `got` in the mask `bad`.
+    """Return True if sums in a lower precision explain all wrong elements, which the mask `bad` marks in the returned array
+    `got`. `lower` is the expected array with the error bounds of the lower precision.
 
     These bounds are wide, so an error above 1/16 of the magnitude never counts as rounding.
     """
@@ -67,7 +70,9 @@ def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
 
 
 def coarse(case: Case, got: Array, expected: Array) -> bool:
-    """Return True if all numbers of `got`, but none of `expected`, are representable in the precision below the one of the case's sums."""
+    """Return True if all numbers of the returned array `got`, but none of `expected`, are representable in the next lower
+    precision than the case's sums have. A kernel has then probably rounded its results to the lower precision.
+    """
     unit = LOWER[case.accumulate]
 
     def fits(value):

@@ -186,8 +186,8 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Check the function on a case in further memory layouts: read-only and strided inputs, and a broadcast number as output
-    gradient. A function may refuse a layout by an exception, which is reported.
+    """Check the function on `case` in further memory layouts: read-only inputs, strided inputs, and an output gradient that is
+    one number, broadcast by strides of 0. A function may refuse a layout by an exception, which is reported.
     """
     if trial.vjp is not None and trial.reference.differentiable(case):
         g = {name: np.ones_like(value) for name, value in trial.reference.cotangents(case).items()}
@@ -208,7 +208,9 @@ def _layouts(trial: Trial, case: Case) -> None:
 
 
 def _shrink_first(trial: Trial) -> None:
-    """Replace the first finding of the trial's report by the same finding on a smaller case that still shows it."""
+    """Replace the first finding (wrong result) in the trial's report by the same finding on a smaller case, if a smaller case
+    shows the finding too.
+    """
     first = trial.report.first_bad
     if first is None or isinstance(first.case, str) or first.level not in (*LEVEL_CHECKS, "call"):
         return

@@ -83,10 +83,8 @@ class Report:
 
     @property
     def causes(self) -> list[tuple[str, int, str]]:
-        """List of (cause, number of findings with this cause, name of one such case), the best confirmed causes first.
-
-        The best confirmed and most frequent causes come first. Causes that differ only in numbers count as one. Findings
-        of refused cases are left out.
+        """List of (cause, number of findings with this cause, name of one such case); the causes that most cases confirm come
+        first, and among them the most frequent.
         """
         alike: dict[tuple, list[Finding]] = defaultdict(list)
         for finding in self.findings:
@@ -101,7 +99,9 @@ class Report:
 
     @property
     def coverage(self) -> dict[str, int]:
-        """Number of comparisons by level of the check; comparisons that were not made are counted as "not covered: REASON"."""
+        """Dict of {level of the check: number of comparisons}, followed by {"not covered: REASON": number of comparisons that were
+        not made}.
+        """
         return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
 
     def require(self) -> "Report":

@@ -65,9 +65,8 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if sizes that the caller left open, such as n_heads and n_feat, are made equal in the cases of this graph.
-
-        The name decides; about half of the graphs are square.
+        """True if the cases on this graph have equal values for sizes that the caller left open, such as n_heads and n_feat. The
+        graph's name decides; about half of the graphs are square.
         """
         return bool(self.seed % 2)
 
@@ -97,7 +96,8 @@ class Entry:
         return max(self.size, self.published["n_src"] * self.published["n_dst"])
 
     def fits(self, index_dtype: str) -> bool:
-        """Return True if twice the number of rows and twice the number of edges fit into the type `index_dtype`.
+        """Return True if twice the number of rows and twice the number of edges fit into the integer type `index_dtype`, so that
+        neither overflows.
 
         Arrays on a graph that fits int16 may have more elements than int16 can count. An element's index that is
         computed in the dtype of the row numbers overflows there, as an int32 index does above 2^31 elements.
@@ -111,7 +111,7 @@ class Entry:
 
 
 def digest(edges: EdgeList) -> str:
-    """Return the SHA-256 of n_src, n_dst, src and dst, in this order, as little-endian int64."""
+    """Return the SHA-256 of a graph as hexadecimal text, from n_src, n_dst, src and dst, in this order, as little-endian int64."""
     numbers = np.array([edges.n_src, edges.n_dst])
     parts = [part.astype("<i8").tobytes() for part in (numbers, edges.src, edges.dst)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
@@ -165,7 +165,8 @@ def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
 
 def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Return entries for the level's graphs whose names match `graphs`, or for the caller's; further entries have other `widths`.
+    """Return an Entry for each graph of `level` whose name matches a pattern in `graphs`; or, if `graphs` is a dict, for each
+    graph in it. `widths` adds further entries with these numbers of columns on the same graphs; None adds none.
 
     Parameters
     ----------

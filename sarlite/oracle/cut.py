@@ -14,9 +14,9 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Return the case with other `edges`, and with its arrays reduced to `rows`, {"src", "dst", "node" or "edge": row numbers}.
-
-    Arrays of other kinds stay.
+    """Return `case` with the graph `edges`, and with its arrays reduced to the row numbers in `rows`, a dict by the kind of
+    rows: "src", "dst", "node" or "edge". `reference` knows the kind of each array's rows. Arrays of a kind that `rows` lacks
+    stay.
     """
     by = reference.arrays_by
     arrays = {name: array[rows[by[name]]] if by.get(name) in rows else array for name, array in case.arrays.items()}
@@ -24,12 +24,16 @@ def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str
 
 
 def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
-    """Return the case with only the edges numbered in `edge_index`; arrays with a row for each edge keep only these rows."""
+    """Return `case` with only the edges numbered in `edge_index`. Arrays that have a row for each edge, as `reference` knows,
+    keep only the rows of these edges.
+    """
     return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 
 def on_used_rows(reference: Reference, case: Case) -> Case:
-    """Return the case without rows that have no edge; if sources and destinations are the same nodes, an edge in or out counts."""
+    """Return `case` without source rows that no edge leaves, and without destination rows that no edge enters. If there are as
+    many sources as destinations, they count as the same nodes, and a node with an edge in or out stays.
+    """
     e = case.edges
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
@@ -39,15 +43,16 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
-    """Return the number of columns of a case's inputs; None if no input has such an axis, or if their numbers differ."""
+    """Return the number of columns that the inputs of `case` have, that is the length of the axes that `reference` names
+    "width". None if no input has columns, or if two inputs have different numbers of columns.
+    """
     sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _width_axes(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case with only the columns `start` to `stop` - 1 of its inputs and parameters.
-
-    A case whose state was set by the caller is returned unchanged.
+    """Return `case` with only the columns `start` to `stop` - 1 of its inputs and parameters. A case is returned unchanged if
+    the caller set its parameters, `reference.state`.
     """
     if case.state and reference.state is not None:
         return case
@@ -57,7 +62,9 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
 
 
 def _width_axes(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the axes of the array `name` that `shapes`, such as {"x": ["n_src", "width"]}, calls "width"."""
+    """Return the axes of the array `name` whose length is "width"; `shapes` has the lengths of each array's axes, as in {"x":
+    ["n_src", "width"]}.
+    """
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 
 

@@ -42,7 +42,9 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this cause also explains `other`, the wrong array of another case; False if it cannot be tested on that case."""
+        """Return True if this cause also explains `other`, the wrong array of another case; False if the cause cannot be tested on
+        other cases.
+        """
         return self.confirms is not None and self.confirms(other)
 
 
@@ -50,13 +52,17 @@ CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
 def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
-    """Run the searches on a wrong array in turn, and yield the causes that they return; the most certain causes come first."""
+    """Yield the probable causes of the wrong array in `difference`, the most certain first: all causes that the first function
+    of `searches` returns, then those from the second, and so on.
+    """
     for search in searches:
         yield from search(difference)
 
 
 def cause_of(difference: Difference) -> tuple[str, Edges]:
-    """Return (text, edges that it names) of the first probable cause of a wrong array, whether another case confirms it or not."""
+    """Return (text, edges that the text names) of the first probable cause of the wrong array in `difference`. The cause need
+    not be confirmed by another case.
+    """
     bad = difference.differs
     if not bad.any():
         return "nothing is wrong", ()
@@ -65,7 +71,9 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text: str, search: Callable[[Difference], object], key: object, difference: Difference) -> Cause:
-    """Return a Cause with this text; the Difference of another case confirms the cause if `search` returns `key` for it, too."""
+    """Return a Cause with the text `text`, an assumption about the kernel for which `search(difference)` is `key`. The wrong
+    array of another case of the same operation confirms the cause if `search` returns `key` for it, too.
+    """
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
@@ -73,7 +81,9 @@ def _assumed(text: str, search: Callable[[Difference], object], key: object, dif
 
 
 def _not_numbers(difference: Difference) -> Iterator[Cause]:
-    """Yield causes if NaN, Inf or a number of largest magnitude stands in place of another number, or a number in place of NaN."""
+    """Yield causes if the returned array in `difference` has NaN, Inf or a huge number in place of another number, or a number
+    in place of NaN.
+    """
     case, (expected, got) = difference.case, difference.as_float64
     lost = difference.differs & np.isnan(expected) & ~np.isnan(got)
     if lost.any() and lost.ndim and np.array_equal(lost, difference.differs):
@@ -102,7 +112,9 @@ def _is_largest(got):
 
 
 def _leaks(difference: Difference) -> bool:
-    """Return True if NaN or Inf, in input rows that no edge leaves, has reached output elements that must be finite."""
+    """Return True if input rows that no edge leaves hold NaN or Inf, and if wrong elements are NaN or Inf where the expected
+    elements are finite.
+    """
     reachable = difference.case.edges.out_degrees > 0
     spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in difference.case.arrays.values()
               if np.ndim(a) > 1)
@@ -115,7 +127,7 @@ def _all_zero(difference: Difference) -> Iterator[Cause]:
 
 
 def _one_factor(difference: Difference) -> Iterator[Cause]:
-    """Yield a cause if every returned element is the expected element times the same factor."""
+    """Yield a cause if every returned element in `difference` is the expected element times the same factor."""
     factor = _factor(difference)
     if factor is not None:
         text = f"all are {factor:.6g} times what they should be"
@@ -137,7 +149,9 @@ def _factor(difference: Difference) -> float | None:
 
 
 def located(difference: Difference) -> Cause | None:
-    """Return a Cause that names lost, repeated or misrouted edges which explain every wrong row; None if there are no such edges."""
+    """Return a Cause that names lost, repeated or misrouted edges which together explain every wrong row in `difference`; None
+    if no edges do.
+    """
     if (named_edge := next(assumptions.named_edges(difference), None)) is not None:
         return Cause(*named_edge, support=1)
     is_extremum = locate.is_extremum(difference.case) and difference.output == "out"
@@ -162,7 +176,9 @@ def _sum_changes(difference):
 
 
 def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:
-    """Yield causes in this order: a single edge that explains all wrong rows, wrong assumptions of the kernel, several edges."""
+    """Yield causes of the wrong array in `difference` in this order: a single edge that explains all wrong rows, wrong
+    assumptions of the kernel, several edges.
+    """
     edges = located(difference) if difference.exact else None
     if edges is not None and len(edges.edges) == 1:
         yield edges
@@ -179,7 +195,7 @@ def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:
 
 
 def _pattern(difference: Difference) -> Iterator[Cause]:
-    """Yield causes that the positions of the wrong elements suggest: moved rows, wrong heads or columns, index overflow."""
+    """Yield causes that the positions of the wrong elements in `difference` suggest: moved rows, wrong heads or columns, index overflow."""
     if difference.differs.ndim == 0:
         return
     if (moved := _moved_rows(difference)) is not None:
@@ -210,7 +226,7 @@ def _flat(array):
 
 
 def _moved_rows(difference):
-    """Return a line of text if the wrong rows hold the values of other rows, shifted or permuted; None otherwise."""
+    """Return a line of text if the wrong rows in `difference` hold the values of other rows, shifted or permuted; None otherwise."""
     bad, expected, got = map(_flat, (difference.differs, *difference.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
@@ -230,8 +246,8 @@ def _moved_rows(difference):
 
 
 def _overflow(difference: Difference) -> int | None:
-    """Return n if a wrong result looks like an overflow of an index of n bits; None otherwise. With `bits` bits, no element
-    before number 2^bits is wrong, and most elements behind it are.
+    """Return the number of bits of an index that seems to have overflowed; None if there is no sign of an overflow. The sign of
+    n bits: no element before number 2^n is wrong, and most elements from there on are.
     """
     bad, expected, got = (np.ravel(a) for a in (difference.differs, *difference.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0
@@ -244,7 +260,9 @@ def _overflow(difference: Difference) -> int | None:
 
 
 def _tail(difference: Difference) -> tuple[int, int, str] | None:
-    """If exactly the last columns are wrong, return (number of all columns, first wrong column, text); None otherwise."""
+    """Return (number of columns, first wrong column, text that names the wrong columns) if exactly the last columns of the
+    array are wrong; None otherwise.
+    """
     bad = _flat(difference.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(difference) or not len(columns) or not 0 < columns[0] == width - len(columns):
@@ -253,7 +271,7 @@ def _tail(difference: Difference) -> tuple[int, int, str] | None:
 
 
 def _by_head(difference: Difference) -> bool:
-    """Return True if axis 1 of the returned array is the axis of attention heads."""
+    """Return True if axis 1 of the array that `difference` holds is the axis of attention heads."""
     return difference.case.op == "softmax" or difference.case.op == "attention" and difference.got.ndim > 1
 
 

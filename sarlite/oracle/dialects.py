@@ -55,7 +55,8 @@ class StateEntry(NamedTuple):
 
 
 class ParameterAxes(NamedTuple):
-    """Names of a parameter's axis lengths, such as "n_in n_out", and of the attribute that says if the layer has the parameter.
+    """Shape of a layer's parameter in words: `axes` has the names of the axis lengths, such as "n_in n_out". `condition` is the
+    attribute of the layer that is true if the layer has the parameter; if it is empty, the layer always has it.
 
     Both are names of attributes of the layer, or of values of `LayerFormula.derived`, separated by spaces.
     """
@@ -149,8 +150,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Parse "library=oracle" words to {library's attribute: (oracle's attribute, value map)}; `values` has the value maps by
-    attribute. `values` has a dict of values by the library's name.
+    """Parse `names`, words such as "aggr=reduce", to {library's attribute: (oracle's attribute, value map)}. `values` has the
+    value map {library's value: oracle's value} of some of the library's attributes; for all others values are the same, and the
+    map is empty.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
@@ -177,7 +179,8 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Translate attributes of the library `dialect`'s layer `name` to the oracle's names and values; the oracle's names stay unchanged.
+    """Translate `attributes` of the layer `name` from the names and values of the library `dialect` to the oracle's; return
+    them by name. Attributes that have the oracle's names already stay unchanged.
 
     Raises
     ------
@@ -199,7 +202,9 @@ def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> Attrib
 
 
 def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
-    """Return the reason why the library's own layer raises an error for these edges; None if it does not."""
+    """Return the reason why the layer `layer` of the library `attributes["dialect"]` raises an error for a graph with these
+    edges; None if it raises no error.
+    """
     if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
         row = int(np.argmin(edges.in_degrees))
         return f"DGL raises where a row has no in-edge, as row {row}, without allow_zero_in_degree"
@@ -209,7 +214,8 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return {paper's parameter name: StateEntry}; DGL's bias has another name if the residual has a matrix, by `projected` or `names`.
+    """Return {the paper's parameter name: StateEntry, the library's name and layout} of a layer. DGL's bias has another name if
+    the residual connection has a matrix: if `projected` is True, or if `names`, the names of a state dict, include the matrix.
 
     Parameters
     ----------
@@ -264,7 +270,8 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Convert `state`, parameters of a layer with the paper's names and layouts, to the library `dialect`'s own: the inverse of `read`.
+    """Convert `state`, parameters of a layer with the paper's names and layouts, to the names and layouts of the library
+    `dialect`; return them by name. This is the inverse of `read`.
 
     Raises
     ------
@@ -279,7 +286,9 @@ def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Convert shapes of a layer's parameters, by the paper's names, to names and layouts of the library `dialect`; return them by name."""
+    """Return {library's parameter name: shape in the library's layout} of a layer for `shapes`, {paper's parameter name: shape
+    in the paper's layout}. `dialect` is the library.
+    """
     table = state_entries(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 

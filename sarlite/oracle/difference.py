@@ -57,10 +57,7 @@ class Difference:
         return ratios(self.got, self.expected)
 
     def above(self, tolerance: float = 1.0) -> Array:
-        """Return a mask of the elements whose error is more than `tolerance` times the bound.
-
-        Undecided elements are False.
-        """
+        """Return a mask of the elements whose error is more than `tolerance` times their error bound; False where the bound is Inf."""
         return np.nan_to_num(self.ratio) > tolerance
 
     @cached_property
@@ -76,9 +73,8 @@ class Difference:
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Return the reference's result for another case in the arithmetic `by`: this output, or this gradient from `cotangents`.
-
-        For a gradient, `cotangents` are the gradients of the outputs; by default `self.cotangents`.
+        """Return the reference's result for `case` in the arithmetic `by`: the output `self.output`, or the gradient of this name.
+        A gradient is computed from `cotangents`, gradients of the outputs; None stands for `self.cotangents`.
         """
         if self.cotangents is None:
             return self.reference.outputs(case, by)[self.output]
@@ -91,10 +87,9 @@ class Difference:
         return not (np.isfinite(error) & (error > 0)).any()
 
     def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Return this output or gradient, with bounds, for a case changed by a guessed mistake, to compare it with the returned array.
-
-        A guess about a mistake is another case, such as the case without an edge. If the returned array agrees
-        with the prediction, the guess explains it.
+        """Return the expected output or gradient `self.output`, with error bounds, of a `case` that a guessed mistake has changed,
+        such as by the loss of an edge. If the returned array agrees with this prediction, the guess explains it. `cotangents` are
+        gradients of the outputs (None: `self.cotangents`).
         """
         if not self.exact:
             return self.evaluate(case, arithmetic(case), cotangents)
@@ -102,7 +97,9 @@ class Difference:
         return BoundedArray(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
     def fits(self, prediction: BoundedArray) -> bool:
-        """Return True if `prediction` agrees with the returned array: all elements are within its bounds, and some bound is finite."""
+        """Return True if `prediction`, an array with error bounds, agrees with the returned array: all elements are within the
+        bounds, and some bound is finite.
+        """
         if np.shape(prediction.value) != self.got.shape or not self.got.size:
             return False
         ratio = ratios(self.got, prediction)
@@ -110,7 +107,9 @@ class Difference:
 
     @property
     def evidence(self) -> SavedCase:
-        """SavedCase with the case, the cotangents, the expected array, its bounds and the returned array."""
+        """SavedCase (contents of a .sarcase directory) of the case, the cotangents, the expected array, its error bounds and the
+        returned array.
+        """
         error = self.expected.error
         bounds = {} if error is None else {self.output: np.asarray(self.expected.bound, np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}

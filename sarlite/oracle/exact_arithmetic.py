@@ -45,8 +45,8 @@ class GrainedArray:
 
 
 def _moving(name: str) -> Callable[..., GrainedArray]:
-    """Return a method of ExactArithmetic for the primitive `name`, such as "transpose", which only rearranges elements. The
-    method applies FloatArithmetic's method to each field of the array.
+    """Return a method of ExactArithmetic for a primitive that only rearranges elements, and whose name is `name`, such as
+    "transpose". The method rearranges each field of a GrainedArray as FloatArithmetic's method of this name does.
     """
 
     def moved(self, x, **options):
@@ -98,10 +98,9 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value: Array, magnitude: Array, grain: Array | float, values_are_sums: bool = False) -> GrainedArray:
-        """Return a GrainedArray, with grain 0 (not proved exact) where a sum of multiples of `grain`, up to `magnitude`, may be rounded.
-
-        The bound of the partial sums is `magnitude`, the sum of the absolute values of all terms or more. With `values_are_sums`,
-        `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
+        """Return a GrainedArray of `value`, sums of multiples of `grain` (powers of two) whose partial sums are at most
+        `magnitude`. Its grain is 0 (not proved exact) where a sum may be rounded. With `values_are_sums`, partial sums need to fit
+        only the type of sums, and the values also the type that stores them.
         """
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
         limit, most = (self.summed, self.most_summed) if values_are_sums else (self.limit, self.most)
@@ -134,7 +133,9 @@ class ExactArithmetic:
         return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, values_are_sums=True)
 
     def _function_values(self, x: GrainedArray, value: Array, is_exact: Array | bool) -> GrainedArray:
-        """Return `value`, a nonlinear function of x, as a GrainedArray: proved exact where x is, if the mask `is_exact` is True there."""
+        """Return `value`, a nonlinear function of x, as a GrainedArray. An element is proved exact if the element of x is proved
+        exact and `is_exact`, a mask or a single bool, is True.
+        """
         return self._proved(value, np.abs(value), np.where(is_exact & (x.grain > 0), _lowest_bit(value), 0.0))
 
     def exp(self, x):
@@ -167,7 +168,9 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x as finished numbers, which no longer are sums of terms: an element that is proved exact gets the magnitude |value|."""
+        """Return x with each element as a single term, no longer as a sum of terms: the magnitude of an element that is proved
+        exact becomes |value|.
+        """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
     # ---- dense
@@ -251,7 +254,9 @@ def _choose(mask, a, b, value):
 
 
 def _times(grain_a: Array, grain_b: Array) -> Array:
-    """Return the grain of a product, a power of two that divides it, from the factors' grains; Inf marks a value that is surely 0."""
+    """Return the grains of the product of two arrays from the grains of its factors; a grain is a power of two that divides an
+    element. Inf marks an element that is surely 0, and makes the product's grain Inf.
+    """
     return np.where(np.isinf(grain_a) | np.isinf(grain_b), np.inf, grain_a * grain_b)
 
 

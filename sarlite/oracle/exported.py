@@ -1,4 +1,6 @@
-"""The corpus as files with expected results and bounds, for programs in any language; and comparison of their results."""
+"""Export of test cases to files, with expected results and error bounds, for programs in any language; and comparison of
+the programs' results. The cases are on the corpus, the oracle's collection of hard graphs.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +32,9 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases on graphs of up to `most_edges` edges to files, with expected results and bounds; return the cases' paths.
+    """Write cases (graph, inputs, expected results and error bounds) of each operation in `references` to directories in
+    `folder`; return the paths of the cases in `folder`. The cases are on graphs of the corpus that have up to `most_edges`
+    edges and a name that matches `graphs`.
 
     The file `cases.txt` in the folder lists the same paths.
 
@@ -116,15 +120,17 @@ def _no_function(case):
 
 
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
-    """Yield (Level, case) for each case of a graph at `level`; the Level can compute the case's expected results and bounds."""
+    """Yield (Level, Case) for each case that a check at `level`, such as "probe", makes on the graph of `entry`. The Level can
+    compute the case's expected results and error bounds. `options` are a dtype, an index dtype and a seed.
+    """
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Return the case as a SavedCase with its expected results and their bounds, which `how`, the Level of its check, computes.
-    The bounds of a probe are 0, or Inf for undecided elements.
+    """Return `case` as a SavedCase with expected outputs and gradients and their error bounds, which `how`, the Level of its
+    check, computes. `seed` seeds the gradients of the outputs. In level "probe", bounds are 0, or Inf for undecided elements.
     """
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
@@ -147,8 +153,8 @@ def _plain(text: str) -> str:
 
 
 def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
-    """Compare the results that a program wrote to `folder` for the case `saved` with the expected ones; add findings for wrong
-    results. Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
+    """Compare the results that a program wrote to `folder` for the case `saved` with the expected results, and add findings to
+    `trial` for wrong ones. Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
     """
     case, report = saved.case, trial.report
     got = npy.read_folder(folder) if folder.is_dir() else {}

@@ -182,7 +182,9 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's maximum over its entries of x, or 0. `ties` gives its gradient to the "first" tied entry, by `rank`, or to "all".
+    """Return each row's maximum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries.
+    If entries tie, `ties` "first" passes the gradient to the one of lowest `rank` (None: of lowest number), and "all" to all of
+    them in equal shares.
 
     Parameters
     ----------
@@ -198,7 +200,10 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's minimum over its entries of x, or 0. `ties` gives its gradient to the "first" tied entry by `rank`, or to "all"."""
+    """Return each row's minimum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries.
+    If entries tie, `ties` "first" passes the gradient to the one of lowest `rank` (None: of lowest number), and "all" to all of
+    them in equal shares.
+    """
     return -scatter_max(-x, index, ties, rank)
 
 
@@ -213,7 +218,9 @@ def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
 
 
 def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
-    """Return x, shape (k, ...), and accept any value in entries of rows whose scores are all -Inf; `index` has each entry's row."""
+    """Return x, shape (k, ...), unchanged, but declare the entries of rows whose `scores` are all -Inf undecided: a check then
+    accepts any value in them. `index` has the row of each entry.
+    """
     return Expr("undecided_if_masked", (x, scores), x.shape, index=index)
 
 
@@ -252,7 +259,7 @@ def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -
 
 
 def topological(exprs: Iterable[Expr]) -> list[Expr]:
-    """Return all expressions that `exprs` depend on, arguments before their users."""
+    """Return `exprs` and all expressions that they depend on, each once; an expression comes after its arguments."""
     order: list[Expr] = []
     seen: set[int] = set()
     stack = [(expr, False) for expr in exprs]
@@ -273,7 +280,9 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Return the BoundedArray of each expression for `inputs`, allowing `rounds` more roundings; gathered rows are rounded to `narrow`.
+    """Evaluate `exprs` in `arithmetic` for the arrays `inputs`, and return {name: BoundedArray, values with error bounds}. The
+    bounds allow `rounds` more roundings of each result (None: no more). Rows that edges gather are rounded to the type `narrow`
+    first, unless it is None.
 
     Parameters
     ----------

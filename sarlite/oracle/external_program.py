@@ -24,7 +24,8 @@ _ERROR_BYTES = 400  # bytes from the end of a failing program's standard error t
 
 
 class ExternalProgram:
-    """Command that acts as function under test: `run` and `vjp` are for `check`, `run_ranks` for `check_ranks`. Each call runs it once.
+    """Command that acts as function under test: `run` and `vjp` are for `check`, `run_ranks` for `check_ranks`. Each call of a
+    method runs the command once.
 
     Parameters
     ----------
@@ -73,9 +74,8 @@ class ExternalProgram:
         return {name: results[f"d{name}"] for name in names}
 
     def run_ranks(self, parts: Sequence[RankPart]) -> list[dict[str, object]]:
-        """Run the program once for all ranks, and return each rank's result.
-
-        A run beyond the time limit ends the check.
+        """Run the program once for all ranks, with one of `parts` as each rank's inputs, and return each rank's results by name. A
+        run beyond the time limit ends the check.
         """
         try:
             return self._exchange(lambda folder: part_files.write_parts(parts, folder / "parts"),
@@ -95,8 +95,9 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Call write(folder), run the program, and return read(results), the folder that it writes to and that has `folders`
-        before. `placeholders` are further values for words in braces of the command.
+        """Write the inputs by `write(folder)`, which returns their path, run the program, and return `read(results)` of the folder
+        that the program wrote to. `folders` are made in that folder before the run. `placeholders` are further values for words in
+        braces of the command.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"

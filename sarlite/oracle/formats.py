@@ -54,9 +54,8 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def default_accumulate(dtype: str) -> str:
-    """Return the floating type of sums of `dtype` numbers, as long as the caller names no other.
-
-    It is float32 for the formats in `NARROW`, such as "bfloat16-rows", else `dtype`.
+    """Return the default floating type for sums of `dtype` numbers: float32 for the formats in `NARROW`, such as
+    "bfloat16-rows", else `dtype` itself.
     """
     return "float32" if dtype in NARROW else dtype
 

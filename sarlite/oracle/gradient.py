@@ -25,7 +25,8 @@ Product = Expr | Callable[[], Expr] | None  # gradient of one argument, or a fun
 
 def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]
              ) -> dict[str, Expr]:
-    """Return the gradients, as expressions, of the sum of <output, cotangent> with respect to each of `inputs`.
+    """Return the gradients of the sum of output * cotangent, over all elements and outputs, with respect to each of `inputs`,
+    as expressions by name. `cotangents` has the gradient of each output.
 
     Parameters
     ----------
@@ -65,14 +66,16 @@ def _accumulate(sums, expr, product):
 
 
 def _unbroadcast(g: Expr, shape: tuple[int, ...]) -> Expr:
-    """Sum the gradient `g` over the axes along which a value of this shape was broadcast."""
+    """Sum the gradient `g` over the axes along which a value of shape `shape` was broadcast, and return the sum in this shape."""
     extra = len(g.shape) - len(shape)
     axes = tuple(range(extra)) + tuple(extra + a for a, n in enumerate(shape) if n == 1 and g.shape[extra + a] != 1)
     return (g.sum(axes, keepdims=True) if axes else g).reshape(*shape)
 
 
 def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
-    """Return for each argument of `expr` its gradient, a function that builds it, or None if it has none; `g` is the gradient of `expr`."""
+    """Return one item for each argument of `expr`, where `g` is the gradient of `expr`: the argument's gradient as an
+    expression, a function that builds this expression, or None if the argument has no gradient.
+    """
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)
