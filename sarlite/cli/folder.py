@@ -144,8 +144,6 @@ class Folder:
         """Write `options`, the run's options as TOML, to config.toml, and open metrics.jsonl; lines of epochs after `start`, from
         which a resumed run continues, are removed. Called on rank 0 after the first epoch.
 
-        The call follows the first epoch.
-
         Parameters
         ----------
         options : str

@@ -103,7 +103,9 @@ class ModelOptions:
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
     def spec(self, cls: Callable[..., Module] | None = None) -> ModelSpec:
-        """Return the `ModelSpec` of the run: the model's name, class (`cls`, or loaded if None), keywords and dtype."""
+        """Return the `ModelSpec` of the run: the model's name, its class, keyword arguments and dtype. The class is `cls` or, if
+        None, the class that the name stands for.
+        """
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 
 
@@ -163,7 +165,7 @@ class TrainingOptions:
                                     metavar="DIR", on_resume="forget")
 
     def make_optimizer(self, model: Module, lr: float) -> Callable[[Flat], optim.Optimizer]:
-        """Return a function that makes the optimizer from the model's flat parameters.
+        """Return a function from the flattened parameters of `model` to an optimizer for them, with the learning rate `lr`.
 
         Parameters
         ----------
@@ -196,7 +198,9 @@ class ReadoutOptions:
                                       recorded=False)
 
     def read_out(self, encoder: Encoder, n_out: int, rng: Random, dtype: str) -> GraphPredictor:
-        """Return a model that predicts `n_out` numbers for each graph: the encoder of nodes followed by the readout."""
+        """Return a model that predicts `n_out` numbers for each graph: `encoder`, which computes a row for each node, and then the
+        readout. `rng` draws the readout's parameters.
+        """
         return GraphPredictor(encoder, self.readout_width, n_out, self.readout, rng=rng, dtype=np.dtype(dtype))
 
 
@@ -280,7 +284,8 @@ class MinibatchOptions:
                                             otherwise="exactly, on the full graph", **_BATCHES)
 
     def at_remote(self) -> str | HEC:
-        """Return the argument `remote` of `NeighborLoader`: "exact", "local", or the settings of the embedding cache.
+        """Return the argument `remote` of `NeighborLoader`, which says how rows of other ranks are computed: "exact", "local", or
+        the settings of the embedding cache (HEC).
 
         Raises
         ------
@@ -309,7 +314,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """Options for the transfer of other ranks' rows."""
+    """Options for how a rank receives other ranks' rows: the order, and how many at once."""
 
     mode: str = option("sar", "order in which remote rows are fetched and used, see docs/which-mode.md; or "
                               "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
@@ -421,10 +426,10 @@ class RunOptions:
 
     @classmethod
     def of(cls, values: OptionValues) -> "RunOptions":
-        """Return the options with the values in a dict by option name; missing options have their defaults."""
+        """Return the options with `values`, {name of an option: value}; a missing option has its default."""
         sections: dict[str, Any] = {name: from_values(section, values) for name, section in SECTIONS.items()}
         return cls(**sections, values=dict(values))
 
     def replace(self, **values: OptionValue) -> "RunOptions":
-        """Return a copy of these options with some values replaced; the keywords are names of options."""
+        """Return a copy of these options with new values for some options: the keywords `values`, named like the options."""
         return RunOptions.of({**self.values, **values})

@@ -96,7 +96,8 @@ class PredictOptions(CheckpointOptions):
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
-    """Return (training options on the command line, which override the checkpoint's; options of the predicting command).
+    """Return (training options, the command's own options), both from the command line `argv`; None stands for the arguments of the
+    process. The training options override the checkpoint's.
 
     Raises
     ------
@@ -115,7 +116,8 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
 
 @naming_flags
 def predict(comm, training_options, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
-    """Write a checkpoint's predictions for a data set to the files in `config`; `tick()` is called at progress. Collective.
+    """Compute the predictions of a trained model for a data set, and write them to the files in `config`. `tick()` is called
+    whenever this rank makes progress. Collective.
 
     Parameters
     ----------
@@ -206,7 +208,7 @@ def predict(comm, training_options, config, tick=lambda: None, interrupts=None, 
 
 
 def _check_type(config, run, part):
-    """Raise a ConfigError if --type is not a node type of the data, this rank's part of which is `part`."""
+    """Raise a ConfigError if --type is not a node type of the data. `part` is this rank's part of the data."""
     types = part.graph.graph.node_types if isinstance(part.graph, NodeType) else ()
     if config.type is not None and config.type not in types:
         available = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
@@ -214,7 +216,9 @@ def _check_type(config, run, part):
 
 
 def _type_of_rows(config, part):
-    """Return the node type whose rows --embeddings writes; raise a ConfigError if there are several and --type is missing."""
+    """Return the node type whose rows --embeddings writes: --type, or the type with labels. Raise a ConfigError if the data have
+    several types and --type is missing.
+    """
     if config.type is None and len(part.graph.node_types) > 1:
         raise ConfigError(f"--embeddings {config.embeddings}: name the node type with --type, one of "
                           f"{', '.join(part.graph.node_types)}")
@@ -222,7 +226,7 @@ def _type_of_rows(config, part):
 
 
 def _check_several(config, linked):
-    """Raise a ConfigError if --top or --nodes cannot be used with the predicted relations."""
+    """Raise a ConfigError if several relations in `linked` are predicted and --top or --nodes cannot be used with them."""
     if linked.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations needs a table, such as FILE.csv")
     sources = {source.node_type for source, _ in linked.ends}
@@ -232,16 +236,17 @@ def _check_several(config, linked):
 
 
 def _score_functions(decoder, linked):
-    """Return [function (head rows, tail rows) -> scores of `decoder`, for each predicted relation of `linked`]."""
+    """Return a list with a function (head rows, tail rows) -> scores of the pairs for each predicted relation in `linked`, with the
+    relation's parameters of `decoder`.
+    """
     if not linked.several:
         return [decoder]
     return [one_relation(decoder, number) for number in range(len(linked.ends))]
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Return each pair's score and its position, 1 for the best, among all pairs of its source not `excluded`, (n_pairs, 2).
-    Collective. `node_rows` is the encoder's output. `linked` describes the predicted relations. `excluded` holds, for each
-    relation, the keys of pairs that do not count.
+    """Return (score of the pair, rank of its destination among all destinations of its source, from 1 for the best) for each of
+    `pairs`, shape (n_pairs, 2). Pairs in `excluded`, keys by relation, do not count. Collective.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
@@ -251,7 +256,9 @@ def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
 
 
 def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
-    """Return (PredictionRequest of the sources, [their `config.top` likeliest destinations not `excluded`, scores]). Collective."""
+    """Return (PredictionRequest of the sources, [ids of the `config.top` likeliest destinations of each source, their scores]).
+    Destinations in `excluded`, keys of pairs by relation, are left out. Collective.
+    """
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):
         if table:
@@ -265,7 +272,9 @@ def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, confi
 
 
 def _scored(comm, config, pairs, scores):
-    """Return (pairs, scores) without the negatives that the file --links lists; if it lists any, print their metrics. Collective."""
+    """Return (`pairs`, `scores`) without the negatives that the file --links lists beside the pairs. If it lists any, print how
+    high the pairs rank among their negatives. Collective.
+    """
     if pairs.per_link is None:
         return pairs, scores
     _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, scores[0]))
@@ -274,7 +283,9 @@ def _scored(comm, config, pairs, scores):
 
 
 def _show_rank_metrics(comm, positions):
-    """Print MRR and hits@k from the positions of each process's pairs among all nodes, (n_pairs,), on process 0. Collective."""
+    """Print MRR and hits@k on rank 0. `positions` has, for each of this rank's pairs, the rank of its destination among all nodes,
+    shape (n_pairs,). Collective.
+    """
     sums = np.array([np.sum(1 / positions), np.sum(positions <= 1), np.sum(positions <= 10), len(positions)])
     *sums, n = comm.allreduce(sums).tolist()
     _show_metrics(comm, "all nodes", {name: total / max(n, 1) for name, total in zip(("mrr", "hits@1", "hits@10"), sums)})
@@ -306,8 +317,8 @@ def _check_request(config, options):
 
 
 def _check_links(config, run, checkpoint_metadata, digest, several):
-    """Raise a CheckpointError if the relations (`several`) or the splits (with hash `digest`) of the links differ from
-    training's. With other splits, messages would pass along test edges. `several` is None for one relation.
+    """Raise a CheckpointError if the relations of the links (`several`, None for one) or the hash `digest` of their splits differ
+    from training's, in `checkpoint_metadata`. With other splits, messages would pass along test edges.
     """
     trained, available = checkpoint_metadata["data"].get("relations"), ", ".join(several) if several else None
     if trained != available:
@@ -319,9 +330,8 @@ def _check_links(config, run, checkpoint_metadata, digest, several):
 
 
 def _computed(comm, trained, part):
-    """Run the checkpoint's model on the data; return (model, computed rows of this rank's nodes, (n_local, ...)). Collective. The
-    rows are the model's outputs or, with --embeddings, the output of a hidden layer. For --top and --rank the rows are the
-    encoder's output.
+    """Run the trained model on the data `part`; return (model, rows of this rank's nodes, shape (n_local, ...)). The rows are the
+    model's outputs, with --embeddings a hidden layer's outputs, and with --top and --rank the encoder's. Collective.
     """
     config, run, n_out = trained.config, trained.run, trained.meta["data"]["classes"]
     model = restore_model(comm, trained, part)
@@ -347,7 +357,7 @@ def _computed(comm, trained, part):
 
 
 def _is_of_nodes(config):
-    """Return True if the command predicts nodes, so that each row can be computed at its own time."""
+    """Return True if the command predicts nodes. Each row can then be computed from edges up to its own time."""
     return not (config.links or config.top or config.embeddings)
 
 
@@ -357,8 +367,7 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """Wrapper of a graph that records the output of a hidden layer while the model runs on the graph. The recorded array is the
-    input of layer `layer`, which equals the output of the preceding layer.
+    """Wrapper of a graph that records the output of a hidden layer while the model runs on the graph.
 
     Parameters
     ----------
@@ -382,7 +391,8 @@ class _Layers:
         self._entered += 1
 
     def rows(self, output, model, node_type=None):
-        """Return the output rows of the recorded layer for the nodes of a type; for the last layer, the model's `output`.
+        """Return the output rows of the recorded layer for the nodes of `node_type`, by default the type with labels. For the last
+        layer they are `output`, the output of the model named `model`.
 
         Parameters
         ----------
@@ -412,7 +422,7 @@ class _Layers:
 
 
 class _Layer:
-    """Wrapper of one layer's graph that passes the input rows of the layer to a callback."""
+    """Wrapper of the graph that one layer uses; it passes the layer's input rows to a callback."""
 
     def __init__(self, graph, on_enter):
         self._graph, self._on_enter = graph, on_enter
@@ -426,7 +436,9 @@ class _Layer:
 
 
 def _arrays(config, form, output, decision=None):
-    """Return a list of arrays to write: [`output`] for links, numbers and hidden rows, else [labels by `decision`, probabilities]."""
+    """Return the arrays to write for the model's `output` with targets of `form`: [`output`] for links, numbers and hidden rows,
+    else [labels, probabilities]. `decision` has thresholds for the labels; None takes the likeliest.
+    """
     if form == "link" and config.links is not None:
         return [output[:, 0]]
     if config.embeddings is not None or form == "regress":

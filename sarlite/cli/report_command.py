@@ -96,7 +96,9 @@ def read(folder: str) -> RunFiles:
 
 
 def _object(where: object, text: str | bytes) -> Any:
-    """Return the JSON object in a text as a dict; raise a DataError that names its file and line `where` for any other text."""
+    """Return the JSON object in `text` as a dict. For any other text, raise a DataError that begins with `where`, the file and the
+    line of the text.
+    """
     with reading(where):
         contents = json.loads(text)
     if not isinstance(contents, dict):
@@ -111,7 +113,9 @@ def _number(value):
 
 
 def _epoch(where: str, line: str) -> Any:
-    """Return an epoch's record, a dict, from a line of metrics.jsonl; a DataError names the file and line `where` if it is invalid."""
+    """Return the record of an epoch, a dict, in `line`, a line of metrics.jsonl. If it is invalid, raise a DataError that begins
+    with `where`, the file and the line number.
+    """
     record = _object(where, line)
     for name, value in record.items():
         with reading(f"{where}: {name}"):
@@ -126,7 +130,8 @@ def _epoch(where: str, line: str) -> Any:
 
 
 def page(runs: list[RunFiles], spans: list[TracedSpan] | None = None) -> str:
-    """Return an HTML page that compares runs, with a timeline of `spans`, the spans of one run, unless None.
+    """Return an HTML page that compares `runs`. With `spans`, intervals from the trace of one run, it has a timeline; None stands
+    for no timeline.
 
     Parameters
     ----------
@@ -150,7 +155,9 @@ def page(runs: list[RunFiles], spans: list[TracedSpan] | None = None) -> str:
 
 
 def _curves(runs: list[RunFiles]) -> list[str]:
-    """Return a line chart, as HTML, of each number in the runs' records by epoch; train, val and test of a metric share a chart."""
+    """Return line charts as HTML: one for each number that the runs recorded by epoch. The train, val and test curves of a metric
+    share a chart.
+    """
     charts: dict[str, list[Curve]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record
@@ -163,7 +170,7 @@ def _curves(runs: list[RunFiles]) -> list[str]:
 
 
 def _chart_of(key: str) -> tuple[str, str]:
-    """Return (title of the chart, split) for a key of metrics.jsonl: ("loss", "val") for "val_loss"."""
+    """Return (title of the chart, split) for `key`, the name of a number in metrics.jsonl: ("loss", "val") for "val_loss"."""
     split, _, rest = key.partition("_")
     if split in DASHES and rest:
         return rest.replace("_", " "), split
@@ -172,7 +179,9 @@ def _chart_of(key: str) -> tuple[str, str]:
 
 
 def _counted(runs):
-    """Yield bar charts, as HTML, of the runs' peak memory by rank, bytes by phase, seconds by activity, and nodes and edges by part."""
+    """Yield bar charts as HTML that compare `runs`: peak memory by rank, bytes by phase, seconds by activity, and nodes and edges
+    by part.
+    """
     for title, values_of, shown in (
         ("peak memory of a rank above libraries and edges", _peaks, readable),
         ("bytes that all ranks sent, by phase", lambda run: run.summary["counted"]["sent_bytes"], readable),
@@ -189,7 +198,9 @@ def _counted(runs):
 
 
 def _pairs(runs):
-    """Yield matrices, as HTML, of bytes by pair of ranks for each phase and of edges by pair of parts, for runs that report them."""
+    """Yield matrices as HTML for the `runs` that report them: for each phase, bytes by sending and receiving rank; and edges by the
+    parts of their two nodes.
+    """
     for run in runs:
         suffix = f", {run.name}" if len(runs) > 1 else ""
         with reading(Path(run.name) / SUMMARY):
@@ -203,7 +214,9 @@ def _pairs(runs):
 
 
 def _square(values):
-    """Return the rows of a matrix as lists of float; raise a ValueError if the matrix is not square."""
+    """Return the matrix `values` as a list of rows of float. Raise a ValueError if it is not square, or has an entry that is no
+    finite number.
+    """
     rows = [[_number(value) for value in row] for row in values]
     if not rows or {*map(len, rows)} != {len(rows)}:
         raise ValueError("a matrix is not square")
@@ -211,7 +224,9 @@ def _square(values):
 
 
 def _outcome(run, show_run_name):
-    """Yield HTML of a run's predictions: a table of counts by threshold, and a confusion matrix or histogram per split."""
+    """Yield HTML about the predictions of `run`: a table of counts by threshold, and for each split a confusion matrix or
+    histogram. Titles have the run's name if `show_run_name`.
+    """
     outcome = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         if outcome.get("scores", {}).get("ranked"):
@@ -237,7 +252,7 @@ _THRESHOLD_HEADS = ("threshold", "true positive", "false positive", "false negat
 
 
 def _probabilities(runs):
-    """Return a list of charts, as HTML, of the probabilities that the runs predicted; each chart has curves of all runs."""
+    """Return charts of the predicted probabilities as a list of HTML texts; each chart has curves of all `runs`."""
     outcomes = {}
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
@@ -271,7 +286,9 @@ def _results(runs):
 
 
 def _sort_key(run):
-    """Return a key, a tuple, that sorts runs: ended runs first, then by metric, then from the best validation score on."""
+    """Return a tuple that sorts a run among others: ended runs come first, then runs are ordered by name of the metric, then the
+    best validation score first.
+    """
     if not run.summary:
         return 1, "", 0.0
     metric, score = run.summary["metric"], run.summary["best"]["scores"].get(f"val_{_key(run.summary)}")
@@ -283,7 +300,7 @@ def _key(summary):
 
 
 def _result(run, option_names):
-    """Return the cells of a run's row in the table of results, which shows the options in `option_names`."""
+    """Return the cells of the row of `run` in the table of results. `option_names` are the options that have a column."""
     options = [json.dumps(run.options[name]) if name in run.options else "-" for name in option_names]
     summary, cells = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
     if not summary:
@@ -296,7 +313,7 @@ def _result(run, option_names):
 
 
 def _differing(runs):
-    """Return the names of the options whose values differ between runs."""
+    """Return the names of the options whose values differ between `runs`."""
     names = dict.fromkeys(name for run in runs for name in run.options)
     return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
 
@@ -306,7 +323,7 @@ def _score(value):
 
 
 def _options(runs):
-    """Return an HTML table of the options with a column for each run; options that differ come first."""
+    """Return an HTML table of all options, with a column for each of `runs`; options with different values come first."""
     names, differ = [*dict.fromkeys(name for run in runs for name in run.options)], _differing(runs)
     order = differ + [name for name in names if name not in differ]
     rows = [[name, *(json.dumps(run.options[name], default=str) if name in run.options else "-" for run in runs)] for name in order]
@@ -336,7 +353,7 @@ def _text(value):
 
 
 def spans_of(path: str) -> list[TracedSpan]:
-    """Return the spans, which are events with a duration, in the file `path` that `--trace` wrote."""
+    """Return the intervals of time, such as training steps, in `path`, a file that --trace wrote."""
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [TracedSpan(str(event["name"]), int(event["pid"]), int(event["tid"]), _number(event["ts"]), _number(event["dur"]))

@@ -18,15 +18,16 @@ from sarlite.types import Path as AnyPath
 
 
 def stored(options: RunOptions) -> JsonDict:
-    """Return {name: value} of the options that a checkpoint stores: all but output paths and options without a value."""
+    """Return {name: value} of those `options` that a checkpoint stores: all except output paths, options of one process and options
+    without a value.
+    """
     return {name: value for name, value in options.values.items()
             if OPTIONS[name].on_resume != "forget" and value is not None}
 
 
 def base(path: AnyPath) -> JsonDict:
-    """Return {name: value} of the options of the run that wrote the checkpoint `path`.
-
-    The result is {} if the checkpoint cannot be read; `checkpoint.read` raises the error later, on all ranks.
+    """Return {name: value} of the options of the run that wrote the checkpoint `path`; {} if it cannot be read, since
+    `checkpoint.read` raises the error later on all ranks.
     """
     try:
         options = checkpoint.load_metadata(path)["options"]
@@ -71,7 +72,9 @@ _NEEDED = ("epoch", "best", "options", "data")
 
 
 def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
-    """Raise a CheckpointError if a field of `metadata`, which was read from the checkpoint `path`, is missing or invalid."""
+    """Raise a CheckpointError unless `metadata`, read from the checkpoint `path`, have all fields that a training run writes, with
+    valid values.
+    """
     missing = [name for name in _NEEDED if name not in metadata]
     if missing:
         raise CheckpointError(f"checkpoint {path} is not from a run: it has no {missing[0]}")
@@ -88,7 +91,8 @@ def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
 
 
 def check_options(options: RunOptions, metadata: JsonObject) -> None:
-    """Raise an error unless a resumed run with `options` can continue from a checkpoint with this `metadata`.
+    """Raise an error unless a resumed run with `options` can continue from the checkpoint with `metadata`: no option that is fixed
+    may differ, and the checkpoint's epoch must be before the end.
 
     Parameters
     ----------
@@ -129,7 +133,8 @@ def check_options(options: RunOptions, metadata: JsonObject) -> None:
 
 
 def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, object]) -> None:
-    """Raise a CheckpointError unless `loaded`, the identity of the loaded data, is that in the checkpoint's `metadata`.
+    """Raise a CheckpointError unless the loaded data are the data of the checkpoint with `metadata`. `loaded` is their identity,
+    such as sizes and hashes, and `options` names both in the message.
 
     Parameters
     ----------
@@ -146,7 +151,9 @@ def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, o
 
 
 def check_classes(options: RunOptions, metadata: JsonObject, class_names: list[str] | None) -> None:
-    """Raise a CheckpointError if the data's `class_names` differ from those in the checkpoint's `metadata`."""
+    """Raise a CheckpointError if `class_names`, of the loaded data, differ from the names in the checkpoint's `metadata`. None
+    stands for classes without names.
+    """
     pairs = zip(metadata.get("class_names") or (), class_names or ())
     for stored_name, loaded_name in pairs:
         if stored_name != loaded_name:
@@ -155,7 +162,7 @@ def check_classes(options: RunOptions, metadata: JsonObject, class_names: list[s
 
 
 def same_class(one: object, other: object) -> bool:
-    """Return True if two specifications path/to/file.py:Class agree in file name and class; folders may differ."""
+    """Return True if `one` and `other`, two texts path/to/file.py:Class, have the same file name and class; the folders may differ."""
     names = [spec.rpartition(":") for spec in (str(one), str(other))]
     return all(colon for _, colon, _ in names) and len({(os.path.basename(path), name) for path, _, name in names}) == 1
 

@@ -45,7 +45,8 @@ from sarlite.user_code import errors_of
 
 @naming_flags
 def train(comm, options, tick=lambda: None, interrupts=None):
-    """Load data, train a model, write and print results, and return measurements; `tick()` is called at progress. Collective.
+    """Load the data, train a model, write and print the results, and return the run's measurements. `tick()` is called whenever
+    this rank makes progress. Collective.
 
     No file in the run's folder changes before the first epoch has succeeded.
 
@@ -165,7 +166,8 @@ def tell(comm, texts):
 
 
 def new_model(comm, run, part, rng):
-    """Return the model of a run, with the widths of the data `part` and initial parameters from `rng`. Collective.
+    """Return the model of `run` with initial parameters drawn from `rng`. The data `part` determine its numbers of inputs and
+    outputs. Collective.
 
     Parameters
     ----------
@@ -188,13 +190,14 @@ def new_model(comm, run, part, rng):
 
 
 def task_of(run, part):
-    """Return the subclass of `Task` for a run's data: nodes, links, labelled edges or whole graphs."""
+    """Return the class of the task of `run` on the data `part`, a subclass of `Task`: for nodes, links, labelled edges or whole graphs."""
     return task_type(part.task, labelled_edges=run.links.edge_labels is not None,
                      graph_set=isinstance(part.graph, GraphSet))
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
-    """Return the trainer of a run; `data` is the data's identity, needed for a folder of propagated features. Collective.
+    """Return a trainer of `model` on the data `part`, with the options of `run`. `rng` made the model's parameters. `data`, the
+    identity of the data, is needed only for --propagated. Collective.
 
     Parameters
     ----------
@@ -230,7 +233,8 @@ def _task(run, part):
 
 
 def _fit(run, trainer, part, saving, tick, memory_limit):
-    """Train to the last epoch or a signal, and save; return (seconds of each epoch, of all, trace, best model's outcome). Collective.
+    """Train until the last epoch or a signal, with files written by `saving`. Return (seconds of each epoch, seconds of all, trace,
+    the best model's outcome). Collective.
 
     Returns
     -------
@@ -290,7 +294,9 @@ def _fit(run, trainer, part, saving, tick, memory_limit):
 
 
 def _report(run, trainer, part, saving, baseline_scores, epoch_seconds, total_seconds, recorded_trace, best_outcome):
-    """Write the trace, exit after a signal, smooth the predictions, and print and write the results; return a dict. Collective."""
+    """Write the trace, smooth the predictions, print and write the results, and return the run's measurements as a dict. After a
+    signal, exit before the smoothing. The other arguments are results of `_fit` and of baselines. Collective.
+    """
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded_trace)
@@ -325,7 +331,7 @@ def _report(run, trainer, part, saving, baseline_scores, epoch_seconds, total_se
 
 
 def _recency_lines(run, part):
-    """Return a list with a line about the unit of the edge feature --edge-recency; empty for a run without this feature."""
+    """Return a line, in a list, that tells the unit of the edge feature --edge-recency; [] for a run without this feature."""
     if not run.batches or not run.batches.edge_recency:
         return []
     unit = batch_sources.UNITS[part.time_kind or "integers"][1]
@@ -333,7 +339,9 @@ def _recency_lines(run, part):
 
 
 def _used(run, graph):
-    """Return {option: bool}, True if training uses the data that the option names: edge weights, edge features, label inputs."""
+    """Return {option: True or False}: True if training uses the values that the option is about: edge weights, edge features or
+    label inputs. `graph` holds edge values only if they are used.
+    """
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}
 

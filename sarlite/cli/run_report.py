@@ -21,13 +21,16 @@ LINE_SECONDS = 5.0
 
 
 def write_metrics(file, record):
-    """Append an epoch's `record`, a dict, to the open `file` metrics.jsonl as a line; numbers that are not finite become null."""
+    """Append `record`, the dict of an epoch's numbers, as a line of JSON to `file`, the open metrics.jsonl. Numbers that are not
+    finite become null.
+    """
     file.write(json.dumps(finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
 def events(folder, check=False):
-    """Return a function that writes an epoch's record to TensorBoard's `folder`, if not None; with `check`, only check the package.
+    """Return a function that writes the record of an epoch as TensorBoard events into `folder`, or does nothing if it is None. With
+    `check`, only raise an error if the package is missing.
 
     Parameters
     ----------
@@ -82,7 +85,7 @@ class EpochProgress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Report a training step with this loss, after which `done` steps of the epoch are completed.
+        """Report that `done` steps of the current epoch are completed, the last one with the loss `loss`.
 
         Parameters
         ----------
@@ -95,7 +98,7 @@ class EpochProgress:
                        self.epoch + done / self.steps, [f"loss {loss:.4f}"])
 
     def update(self, record):
-        """Report a completed epoch, from its record in metrics.jsonl."""
+        """Report a completed epoch; `record` is its line of metrics.jsonl as a dict."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
         shown = [f"{name} {self.metric.replace('_', '-')} {score:.4f}" for name, score in scores if score is not None]
@@ -103,7 +106,9 @@ class EpochProgress:
         self._report(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
     def _report(self, position, epochs_done, values):
-        """Update the bar, or print a line if one is due: a position such as "epoch 3/10", texts of values, and the time left."""
+        """Update the bar, or print a line every `LINE_SECONDS`: `position`, such as "epoch 3/10", then the texts `values` and the
+        time left, computed from the number `epochs_done`.
+        """
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(values), refresh=False)
             self.bar.update()
@@ -119,7 +124,7 @@ class EpochProgress:
 
 
 def duration(seconds):
-    """Return a time as text, with two digits below 9.5 seconds.
+    """Return a time in seconds as text with a unit, with two significant digits below 9.5 seconds.
 
     Examples
     --------
@@ -130,7 +135,8 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Return a dict of all ranks' peak memory and sent bytes and of the median of `seconds`, the epoch times. Collective.
+    """Return a dict of measurements of a run on `graph`: peak memory by rank from `memory`, sent bytes by phase, and the median of
+    `seconds`, the times of the epochs. Collective.
 
     Parameters
     ----------
@@ -165,7 +171,8 @@ MOST_PAIRS = 64
 
 
 def pictured(comm, graph):
-    """Return a dict of matrices for the HTML report: bytes by pair of ranks for each phase, and edges by pair of parts. Collective.
+    """Return a dict of matrices of a run on `graph`, which the HTML report draws: bytes by sending and receiving rank for each
+    phase, and edges by the parts of their two nodes. Collective.
 
     Returns
     -------
@@ -188,7 +195,9 @@ def pictured(comm, graph):
 
 
 def _edges_by_owner(plan, rank, n_ranks):
-    """Return a list with the number of edges of `rank`, which `plan` holds, by the rank that owns the source node."""
+    """Return a list with the number of this rank's edges whose source node each rank owns. `plan` has the edges of the rank with
+    number `rank`, divided into blocks.
+    """
     counts = [0] * n_ranks
     for block, owner, columns in plan.halo():
         counts[owner] += int(np.count_nonzero((block.indices >= columns.start) & (block.indices < columns.stop)))
@@ -197,8 +206,8 @@ def _edges_by_owner(plan, rank, n_ranks):
 
 
 def _evaluations(graph):
-    """Return {"relations": the chosen order of aggregation and weight matrix, and the cost of both orders, by relation}. The
-    result is {} for a graph that is not relational.
+    """Return {"relations": for each relation of `graph`, the chosen order of aggregation and weight matrix and the cost of both
+    orders}; {} for a graph that is not relational.
     """
     nodes = _nodes(graph)
     return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
@@ -210,7 +219,8 @@ def _nodes(graph):
 
 
 def promise(options, n_ranks):
-    """Return how many peers' rows a rank may hold at once by the schedule `options`; None if there is no bound.
+    """Return the largest number of peers whose rows a rank may hold at once under the schedule `options`, with `n_ranks` ranks;
+    None if there is no bound.
 
     Parameters
     ----------
@@ -229,7 +239,8 @@ def promise(options, n_ranks):
 
 
 def table(run, n_ranks, summary, measurements, best, times, run_dir, one_process=False):
-    """Return a run's closing table as text, about data (`summary`), `measurements`, the `best` epoch's scores and `times` in seconds.
+    """Return the table printed after training as text. It shows the data (`summary`), the `measurements`, the scores of the `best`
+    epoch, the `times` in seconds and the folder `run_dir` of the run.
 
     Parameters
     ----------
@@ -286,13 +297,15 @@ def table(run, n_ranks, summary, measurements, best, times, run_dir, one_process
 
 
 def _links(counts):
-    """Yield the closing table's row, (name, text), about `counts`, the numbers of links by split, unless None."""
+    """Yield a row, (name, text), of the table printed after training: `counts`, the numbers of links by split. None yields nothing."""
     if counts:
         yield "links", f"{counts['train']:,} to train on, {counts['val']:,} to validate, {counts['test']:,} to test"
 
 
 def _minibatches(batches, n_ranks, measurements):
-    """Yield the closing table's rows, (name, text), about the steps and caches of minibatches; none if `batches` is None."""
+    """Yield rows, (name, text), of the table printed after training, about steps of minibatches and caches. `batches` None, for a
+    full-batch run, yields nothing.
+    """
     if not batches:
         return
     uneven = ""
@@ -306,7 +319,9 @@ def _minibatches(batches, n_ranks, measurements):
 
 
 def _message_flow(measurements):
-    """Yield the closing table's row, (name, text), for each layer of a message-flow graph: its rows and edges, and the graph's."""
+    """Yield rows, (name, text), of the table printed after training: for each layer of a message-flow graph, its numbers of rows
+    and edges beside the numbers of the full graph.
+    """
     if "message_flow" not in measurements:
         return
     full = measurements["message_flow"]["graph"]
@@ -316,8 +331,8 @@ def _message_flow(measurements):
 
 
 def _relations(measurements):
-    """Yield the closing table's row for each relation's weight matrix: the order of its product, and the cost of both orders. The
-    order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
+    """Yield rows of the table printed after training: for each relation, the order of aggregation and weight matrix, and the cost
+    of both orders. "inside" applies the weight in the messages, and "first" to aggregated rows.
     """
     for evaluation in measurements.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))
@@ -330,7 +345,7 @@ _PATIENT = "; ended early: no better epoch in the last {}"
 
 
 def _scores(scores, task):
-    """Return a text with the task's metric on each split, from `scores`, {"SPLIT_METRIC": value}."""
+    """Return a text with the metric of `task` on train, val and test, from `scores`, {"SPLIT_METRIC": value}."""
     return _by_split({split: scores[f"{split}_{task.key}"] for split in ("train", "val", "test")}, task)
 
 
@@ -341,7 +356,9 @@ def _by_split(values, task):
 
 
 def _without_edges(scores, task):
-    """Yield the closing table's rows, (name, text), with `scores` by baseline without edges and by split; none for None."""
+    """Yield rows, (name, text), of the table printed after training, with the `scores` of baselines that use no edges, {baseline:
+    {split: score}}. None yields nothing.
+    """
     kind = "linear" if task.form.name == "regress" else "logistic"
     if scores and "features" in scores:
         yield "no edges", f"{_by_split(scores['features'], task)} ({kind} regression on the features)"
@@ -351,7 +368,9 @@ def _without_edges(scores, task):
 
 
 def _smoothed(scores):
-    """Yield the closing table's row, (name, text), with the accuracies after Correct and Smooth, unless `scores` is None."""
+    """Yield a row, (name, text), of the table printed after training: `scores`, the accuracies after Correct and Smooth. None
+    yields nothing.
+    """
     if scores:
         note = "kept" if scores["kept"] else "not kept: validation was better before"
         yield "smoothed", (f"train {_share(scores['train_accuracy'])}, validation {_share(scores['val_accuracy'])}, "
@@ -367,7 +386,9 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return a text of the ranks' peak memory, `peaks` in bytes: each, range and median of over 4, or the largest if `one_process`."""
+    """Return a text about `peaks`, the peak memory of each rank in bytes: all numbers or, of more than 4 ranks, the range and the
+    median. If `one_process`, all ranks share one number.
+    """
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:
@@ -384,7 +405,9 @@ def _remote(live, options, n_ranks):
 
 
 def summary(run, n_ranks, data, measurements, best, times):
-    """Return the contents of summary.json, a dict, about a run, its `data`, `measurements`, the `best` epoch and `times` in seconds."""
+    """Return the contents of summary.json, a dict, of a `run` on `n_ranks` ranks: facts about its `data`, the `measurements`, the
+    scores of the `best` epoch and the `times` in seconds.
+    """
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
     return finite({"ranks": n_ranks, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
@@ -395,7 +418,7 @@ def summary(run, n_ranks, data, measurements, best, times):
 
 
 def finite(value):
-    """Return a nested value for JSON, with None in place of numbers that are not finite.
+    """Return `value`, which may be nested dicts and lists, in the types of JSON. Numbers that are not finite become None.
 
     NumPy scalars become Python numbers, tuples become lists, and keys become str.
 
@@ -413,7 +436,7 @@ def finite(value):
 
 
 def json_line(run, n_ranks, measurements, best):
-    """Return the line of JSON that ends standard output under `--json`: the `best` epoch's scores and the `measurements` of a run."""
+    """Return the line of JSON that a run with --json prints last: the scores of the `best` epoch, and the `measurements`."""
     key = best.task.key
     return json.dumps({"ranks": n_ranks, "mode": str(run.graph.mode), "seed": run.training.seed,
                        f"test_{key}": best.scores[f"test_{key}"],

@@ -23,7 +23,7 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """Writer of a run's files after each epoch, which also ends the run after a signal.
+    """Writer of a run's files and checkpoints during training, which ends the run in order after a signal.
 
     Every method except `votes` is collective. The ranks agree on signals, on the time for a checkpoint and on write
     errors of rank 0 by votes that are summed together with the loss (`step.PiggybackReduce`). All ranks therefore stop
@@ -71,9 +71,10 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """Return a tuple of bools, which training sums over ranks: signals received, a checkpoint is due, a write failed.
+        """Return this rank's votes for the end of the epoch, as a tuple of bools: one for each signal received, one if a checkpoint
+        is due, one if a write failed. Training sums them over the ranks.
 
-        There is one bool for each signal. Only rank 0 returns True for a checkpoint or a write error.
+        Only rank 0 returns True for a checkpoint or a write error.
         """
         root = self.comm.rank == 0
         every = self._output.every_seconds
@@ -81,11 +82,13 @@ class Saving:
         return (*(self.interrupts.pending == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
-        """Write a checkpoint of full size and remove it, to raise an error now if the disk is too full."""
+        """Write a checkpoint of full size and remove it. If the disk is too full, an error is raised before training."""
         self._write(trial=True, best=self.trainer.model.state_arrays())
 
     def on_epoch(self, record):
-        """Write the record of an epoch, and a checkpoint if one is due; return True if training must stop."""
+        """Write `record`, the numbers of an epoch, and a checkpoint if one is due. Return True if training must stop, after a
+        signal or by --stop-after.
+        """
         self.epoch = record["epoch"]
         if self.epoch == self.start + 1:
             checkpoint.check_finite(self.trainer)
@@ -111,7 +114,8 @@ class Saving:
         return bool(self.signum) or self.epoch == self._output.stop_after
 
     def decide(self, threshold):
-        """Add the decision threshold of the best model, unless it is None (0.5), to the metadata of the next checkpoint.
+        """Add `threshold`, the best model's decision threshold, to the metadata of the next checkpoint. None, for the threshold
+        0.5, adds nothing.
 
         Parameters
         ----------
@@ -130,7 +134,7 @@ class Saving:
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
     def meet_signals(self):
-        """Set `signum` to a signal that any rank has received, if it is not set yet. Collective.
+        """Set `signum`, unless it is set, to the number of a signal that any rank has received, so that all ranks act on it. Collective.
 
         Call this method when signals are not postponed.
         """
@@ -151,13 +155,15 @@ class Saving:
             caches.remove_others(self.folder.path, cache_hashes, self.comm.size)
 
     def _announce(self, slow):
-        """Set the text that the next signal prints: that the run ends after this epoch; no text unless epochs are `slow`."""
+        """Set the text that is printed at once when a signal arrives: that the run ends after this epoch. If epochs are not `slow`,
+        the text is empty, because the end comes soon.
+        """
         if self.comm.rank == 0:
             answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
             self.interrupts.answer = answer if slow else ""
 
     def leave(self, complete=False):
-        """Print the command that continues the interrupted run or, with `complete`, that the run is complete; raise SystemExit."""
+        """Raise SystemExit after a signal. Print the command that continues the run or, if `complete`, that the run is complete."""
         name = signal.Signals(self.signum).name
         if self.comm.rank == 0 and complete:
             tell(f"interrupted by {name} in epoch {self.epoch}, the last one: the run is complete")
@@ -172,7 +178,8 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Load `resumed`, a checkpoint's (arrays, metadata), into `trainer` and `stopping`; return (epoch, best so far). Collective.
+    """Load `resumed`, the (arrays, metadata) of the checkpoint `path`, into `trainer` and `stopping`. Return (epoch to continue
+    from, best epoch so far). `batches` None stands for full-batch training. Collective.
 
     Parameters
     ----------
@@ -213,7 +220,9 @@ def restore(trainer, stopping, resumed, path, batches=None, keys=None):
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Restore the embedding caches from `folder` if the cache options in `meta` equal `batches`; else warn that they start empty."""
+    """Load the embedding caches in `folder` into `trainer`. If their options, in the metadata `meta`, differ from `batches`, warn
+    instead that the caches start empty.
+    """
     hashes, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     differ = hashes and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their options have changed" if differ else caches.restore(trainer.comm, folder, trainer, hashes, step)

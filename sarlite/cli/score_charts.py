@@ -28,7 +28,9 @@ class ScoreCounts(NamedTuple):
     positive: Array
 
     def above(self) -> tuple[Array, Array]:
-        """Return the number of positive and of negative rows above the lower edge of each bin, the last bin first."""
+        """Return (numbers of positive rows, numbers of negative rows) whose probability is above the lower edge of each bin, for
+        the last bin first; shapes (n_bins,).
+        """
         return np.cumsum(self.positive[::-1]), np.cumsum(self.negative[::-1])
 
 
@@ -37,7 +39,7 @@ Outcome = JsonObject
 
 
 def score_counts_of(outcome: Outcome) -> dict[str, ScoreCounts]:
-    """Return {split: histogram of its predicted probabilities} from an `outcome`, an entry of summary.json.
+    """Return {split: histogram of the predicted probabilities} from `outcome`, the entry of summary.json about a run's predictions.
 
     Raises
     ------
@@ -57,7 +59,9 @@ def score_counts_of(outcome: Outcome) -> dict[str, ScoreCounts]:
 
 
 def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
-    """Yield charts of predicted probabilities, as HTML, from {run: outcome}; colours stand for runs, dash patterns for splits."""
+    """Yield charts of predicted probabilities as HTML. `runs` maps each run's name to the entry of its summary.json about
+    predictions. A colour stands for a run, a dash pattern for a split.
+    """
     drawings = (
         ("precision by recall", precision_by_recall, True), ("ROC: true positives by false positives", roc, True),
         ("calibration: share of positives by probability", calibration, False),
@@ -73,20 +77,24 @@ def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 def precision_by_recall(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (recall, precision) for a threshold at the lower edge of each bin, the highest threshold first."""
+    """Return a list of (recall, precision), one for each threshold at the lower edge of a bin in `counts`, the highest threshold first."""
     true, false = counts.above()
     predicted = true + false > 0
     return [*zip((true[predicted] / max(true[-1], 1)).tolist(), (true[predicted] / (true + false)[predicted]).tolist())]
 
 
 def roc(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (false positive rate, true positive rate) for a threshold at the lower edge of each bin, from (0, 0) on."""
+    """Return a list of (false positive rate, true positive rate), first (0, 0) and then one for each threshold at the lower edge of
+    a bin in `counts`, the highest threshold first.
+    """
     true, false = counts.above()
     return [(0.0, 0.0), *zip((false / max(false[-1], 1)).tolist(), (true / max(true[-1], 1)).tolist())]
 
 
 def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (mean probability, share of positives) for each calibration bin that has rows."""
+    """Return a list of (mean predicted probability, share of positive rows), one for each calibration bin with rows. The bins of
+    `counts` are joined to calibration bins.
+    """
     centres, rows = (counts.edges[1:] + counts.edges[:-1]) / 2, counts.negative + counts.positive
     bins = np.minimum((centres * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
     n, sums, true = (np.bincount(bins, weights, CALIBRATION_BINS) for weights in (rows, rows * centres, counts.positive))
@@ -95,7 +103,8 @@ def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
 
 
 def threshold_rows(outcome: Outcome) -> tuple[str, list[tuple[str | int, ...]]]:
-    """Return (split, table rows): counts, precision, recall and F1 at each of `THRESHOLDS`, of "val" or else the first split.
+    """Return (split, rows of a table): for each of `THRESHOLDS`, counts such as true positives, precision, recall and F1. The split
+    is "val" or, without it, the first split in `outcome`.
 
     Returns
     -------

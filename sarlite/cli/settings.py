@@ -57,7 +57,8 @@ class Settings(NamedTuple):
 
 
 def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> Settings:
-    """Return a run's options as the objects that training uses, checked together; `cls` is the model's class if it is loaded.
+    """Return the objects that training is configured with, made from the `options` of a run, which are checked together. `cls` is
+    the model's class; None loads the class that the options name.
 
     Parameters
     ----------
@@ -91,7 +92,8 @@ def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> S
 
 
 def source_of(options: RunOptions, cls: Any = None) -> Source:
-    """Return a `Source`: the data set that the options name, and how ranks read and divide it; `cls` is the model's class.
+    """Return a `Source`, which says what data to read and how ranks divide them, from the `options` of a run. `cls` is the model's
+    class, for options whose default depends on it.
 
     Parameters
     ----------
@@ -112,7 +114,8 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
 
 
 def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> Options:
-    """Return a graph's schedule of the exchange of rows between ranks: mode, prefetching and row dtype; `cls` is the model's class.
+    """Return the schedule of a graph's exchange of rows between ranks (mode, prefetching, dtype of the rows) from the `options` of
+    a run. `cls` is the model's class; None counts as a model of one relation.
 
     Parameters
     ----------
@@ -133,7 +136,9 @@ def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> O
 
 
 def _mode(spec: str) -> str | Mode:
-    """Return the name `spec` of a schedule mode unchanged; for path/to/file.py:Class, return an instance of the class."""
+    """Return the schedule mode that `spec` stands for: the name of a mode unchanged; for path/to/file.py:Class, an instance of the
+    user's class.
+    """
     if not names_file(spec):
         return spec
     with errors_of(spec, "mode"):

@@ -43,7 +43,8 @@ TAKEN = ("data", "self_loops", "mode", "prefetch", "partition", "balance", "nume
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
-    """Return (run options, options of the smoothing command) from the command line.
+    """Return (options of a run, the command's own options), both from the command line `argv`; None stands for the arguments of the
+    process.
 
     Raises
     ------
@@ -62,7 +63,8 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
 
 @naming_flags
 def smooth(comm, options, files, tick=lambda: None, interrupts=None):
-    """Correct and smooth the probabilities in `files.predictions`, and write the scores to `files.out`. Collective.
+    """Apply Correct and Smooth to the probabilities in the file `files.predictions`, and write the scores to `files.out`. `options`
+    has the data set and the method's options. Collective.
 
     Edge weights in the data are used, with weighted degrees; an added self loop has weight 1. No features are read.
 
@@ -100,14 +102,16 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
 
 
 def _check_files(files: SmoothOptions) -> None:
-    """Raise an error if the output folder does not exist or the predictions cannot be read."""
+    """Raise an error if the folder of the output file in `files` does not exist, or if the predictions cannot be read."""
     if not Path(files.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {files.out}: cannot be written: no such folder")
     npyfile.load(files.predictions, "predictions")
 
 
 def _probabilities(files, graph, n_classes):
-    """Return this rank's rows of the probabilities in the input file of `files`, (n_local, n_classes)."""
+    """Return this rank's rows of the probabilities in the file `files.predictions`, shape (n_local, n_classes). `graph` has the ids
+    of this rank's nodes.
+    """
     path = files.predictions
     z = node_rows.read(path, "predictions", graph.dst_ids, graph.n_nodes, n_classes)
     check_probabilities(z, graph.dst_ids, f"{path}: predictions")

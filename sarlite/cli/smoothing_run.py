@@ -14,7 +14,8 @@ from sarlite.types import Array
 
 
 def after_training(trainer: Trainer, best: Best, smooth: CorrectAndSmooth, path: Path) -> dict[str, float | bool | None]:
-    """Correct and smooth the best model's output, write the better predictions to `path`, and return accuracies. Collective.
+    """Apply `smooth`, Correct and Smooth, to the outputs of the best model, write the better of old and new predictions to `path`,
+    and return {split + "_accuracy": new accuracy, "kept": True if the new ones were better}. Collective.
 
     The file has the smoothed scores if the validation accuracy is not lower than before smoothing, else the model's
     probabilities, in the data's node order.
@@ -54,7 +55,9 @@ Accuracies = dict[str, float | None]
 
 
 def smoothed(trainer: Trainer, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Accuracies, Accuracies]:
-    """Return (probabilities, smoothed scores, both (n_local, n_classes); accuracies by split of each of the two). Collective."""
+    """Return (probabilities, smoothed scores, accuracies of the first, accuracies of the second). `logits` are the model's outputs;
+    both arrays have the shape (n_local, n_classes). Collective.
+    """
     graph = trainer.graph
     spans = graph.profile.span("correct and smooth"), graph.profile.phase("smoothing")
     with trainer.buffers, no_grad(), using(trainer.numerics), spans[0], spans[1]:

@@ -54,17 +54,17 @@ class Search(NamedTuple):
 
 
 class OptunaTrial(Protocol):
-    """Attributes of an Optuna trial that a sweep reads: its number, and the value of each searched option."""
+    """Protocol of the attributes of an Optuna trial, one drawn set of values: its number, and the value of each searched option."""
 
     number: int
     params: dict[str, Any]
 
 
 class Study(Protocol):
-    """Methods of an Optuna study that a sweep calls."""
+    """Protocol of the methods of an Optuna study, which draws the values of trials, that a sweep calls."""
 
     def tell(self, trial: OptunaTrial, values: float | None = None, state: object = None) -> object:
-        """Record the result of a trial: the number `values` to minimise, or the `state` of a trial that failed."""
+        """Record the result of `trial`: the number `values`, which the study minimises, or the `state` "failed" without a number."""
 
 
 
@@ -102,7 +102,7 @@ class Result(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The score with the sign that makes lower values better; infinite for a run without a score."""
+        """The score, negated if a higher score is better, so that the least value is best; infinite for a run without a score."""
         return math.inf if self.score is None else self.score if self.lower else -self.score
 
 
@@ -110,7 +110,8 @@ class Result(NamedTuple):
 
 
 def read_search(path: str) -> Search:
-    """Return the options to share and the options to search that a sweep's TOML file has in its tables [run] and [search].
+    """Return the contents of `path`, a sweep's TOML file: the options of all runs in its table [run], and the values to try in its
+    table [search].
 
     Parameters
     ----------
@@ -144,7 +145,9 @@ def read_search(path: str) -> Search:
 
 
 def _check_values(where: str, name: str, value: object) -> None:
-    """Raise a ConfigError, which begins with `where`, unless `value` is a list of values or a range of the option `name`."""
+    """Raise a ConfigError unless `value` is a list of valid values of the option `name`, or a range such as {from = 1, to = 9}. The
+    message begins with `where`.
+    """
     option = OPTIONS[name]
     if isinstance(value, list) and value:
         for item in value:
@@ -168,7 +171,8 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
-    """Yield (trials drawn by `method`, study) for each wave: up to `jobs` of the `trials` runs, which train at the same time.
+    """Yield (list of Optuna trials, study) for each wave of up to `jobs` runs that train at the same time, until `trials` runs are
+    drawn. `method` says how values are drawn; `seed` draws them.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 
@@ -213,7 +217,7 @@ def _distribution(distributions: ModuleType, kind: object, value: list[OptionVal
 
 
 def chosen(search: Search, trial: OptunaTrial) -> dict[str, OptionValue]:
-    """Return {option: value} of the searched options in a trial."""
+    """Return {option: value} of the searched options of `trial`, one drawn set of values."""
     return {name: json.loads(trial.params[name]) if isinstance(value, list) else trial.params[name]
             for name, value in search.values.items()}
 
@@ -222,7 +226,7 @@ def chosen(search: Search, trial: OptunaTrial) -> dict[str, OptionValue]:
 
 
 class Runner:
-    """Starter of the sweep's runs: starts `sarlite.train` as a process for each run, and reads the run's result.
+    """Trainer of a sweep's runs: starts the training command as a process for each run, and reads the run's result.
 
     A run that has completed as many epochs is not started again. A run that left a checkpoint is resumed.
 
@@ -241,7 +245,9 @@ class Runner:
         self._lock, self._stopped = Lock(), False
 
     def run(self, number: int, options: Mapping[str, OptionValue], epochs: int) -> Result:
-        """Train run `number` with the searched options up to epoch `epochs`, and return its result."""
+        """Train run `number` with the values `options` of the searched options up to and including epoch `epochs`, and return its
+        result.
+        """
         result = Result(self.folder / f"run-{number:03}", dict(options), epochs)
         earlier = self._read(result)
         if earlier is not None:
@@ -279,9 +285,8 @@ class Runner:
         return path
 
     def _read(self, result: Result) -> Result | None:
-        """Return `result` with the scores in its run's folder; None if the run has not completed `result.epochs` epochs. The
-        scores of a run that went on for more epochs are the scores of its first `result.epochs` epochs. Method halving therefore
-        selects the same runs when a sweep is started again.
+        """Return `result` with the best scores in the first `result.epochs` epochs of its run, read from the run's folder; None if
+        it has completed fewer. Later epochs do not count, so that a sweep started again selects the same runs.
         """
         if not (result.folder / SUMMARY).exists():
             return None
@@ -305,7 +310,8 @@ class Runner:
 
 
 def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, seed: int) -> list[Result]:
-    """Train `trials` runs of a sweep, drawn by `method`, `jobs` at a time, below `folder`; return the results, the best first.
+    """Train `trials` runs of a sweep with values that `method` draws, `jobs` at a time, in the folder `folder`. Return the results,
+    the best first.
 
     Parameters
     ----------
@@ -356,7 +362,9 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
 
 
 def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number: int) -> Result:
-    """Continue run `number` up to epoch `epochs` and return its result; if results[number] has failed, return that unchanged."""
+    """Continue run `number` up to epoch `epochs` with `runner`, and return its new result. If its earlier result, results[number],
+    is a failure, return that.
+    """
     result = results[number]
     return result if result.error else runner.run(number, result.options, epochs)
 
@@ -366,14 +374,14 @@ def _failed() -> object:
 
 
 def _show(result: Result) -> None:
-    """Print the result of a run that has ended."""
+    """Print `result`, the outcome of a run that has ended, as a line."""
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     outcome = result.error or f"{result.metric} {_number(result.score)} after at most {result.epochs} epochs"
     show(f"{result.folder.name}: {options}: {outcome}", sys.stderr)
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return a text table with a line for each run, in the order of `results`, and a column per searched option."""
+    """Return `results` as a text table, with a line for each run, in the same order, and a column for each searched option."""
     names = list(results[0].options)
     heads = ["run", *(name.replace("_", "-") for name in names), "epochs", results[0].metric or "score", "test"]
     lines = [[result.folder.name, *(str(result.options[name]) for name in names), str(result.epochs),
@@ -435,13 +443,13 @@ def _parser() -> Parser:
 
 
 def _check_first(search: Search) -> None:
-    """Raise a ConfigError if the first value of each searched option does not go together with the other options."""
+    """Raise a ConfigError if the first values of the searched options do not go together with the options that all runs share."""
     first = {name: value[0] if isinstance(value, list) else value["from"] for name, value in search.values.items()}
     resolve({"config": search.path}, {**search.run, **first})
 
 
 def _write(folder: Path, results: Sequence[Result]) -> None:
-    """Write the ranked results as JSON, and the HTML report of the runs that did not fail, into `folder`."""
+    """Write `results`, the best first, as JSON into `folder`, and an HTML report of the runs that did not fail."""
     ranking = [{**result._asdict(), "folder": result.folder.name} for result in results]
     with writing(folder / RANKING):
         atomic_write(folder / RANKING, json.dumps(ranking, indent=1).encode())

@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def main_on_ranks(argv: Sequence[str] | None, parse: Callable[[Sequence[str] | None], Parsed],
                   load_action: Callable[[], Callable[..., object]]) -> int:
-    """Run a command on every rank and return its exit status: the function `load_action()`, called with the options `parse(argv)`.
+    """Run a command on every rank and return its exit status. `parse(argv)` returns its options, and `load_action()` imports and
+    returns its main function. `argv` None stands for the arguments of the process.
 
     Parameters
     ----------
@@ -82,8 +83,8 @@ def _connect_and_run(argv, parse, load_action):
 
 
 def _parse_and_check(argv, parse):
-    """Parse the command line `argv` with `parse` and check it; return (parsed options, None), or (None, error) after an error.
-    The error is returned, so that the caller can raise it on all ranks together. Otherwise the other ranks would hang.
+    """Return (options that `parse` reads from the command line `argv`, None) or, after an error, (None, error). The caller raises
+    the error on all ranks together, as ranks without the error would hang.
     """
     try:
         parsed = parse(argv)
@@ -102,9 +103,8 @@ def _parse(argv):
 
 
 def agree_on_options(comm: Communicator, parsed: Parsed) -> None:
-    """Raise a ConfigError on every rank unless all ranks have the same options. Collective.
-
-    The number of threads may differ.
+    """Raise a ConfigError on every rank unless the options in `parsed` are equal on all ranks, except for the number of threads.
+    Collective.
 
     Parameters
     ----------
@@ -127,7 +127,9 @@ def _train():
 
 
 def _with_threads(action: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that sets the number of threads of this rank's kernels before it calls `action`, a command's main function."""
+    """Return `action`, the main function of a command, wrapped so that it first sets the number of threads of this rank's compiled
+    kernels.
+    """
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):

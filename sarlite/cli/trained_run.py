@@ -67,7 +67,8 @@ class CheckpointOptions:
     """Training options of the command line by name, which override the options in the checkpoint."""
 
     def with_overrides(self: Own, values: OptionValues) -> Own:
-        """Return a copy with the training options `values` of the command line, and with the path of the checkpoint file.
+        """Return a copy of these options that also has `values`, the training options of the command line, and the path of the
+        checkpoint's file in place of a run's folder.
 
         The number of threads is left out, because it may differ between ranks.
         """
@@ -108,17 +109,18 @@ class TrainedRun(NamedTuple):
 
     @property
     def form(self) -> str:
-        """Kind of the targets, such as "classify"."""
+        """Kind of the targets of the run's task, such as "classify" or "multilabel"."""
         return TASKS[self.task].form_name(self.task)
 
     @property
     def has_other_data(self) -> bool:
-        """True if the value of --data differs from the training run's value."""
+        """True if --data names other data than the training run's."""
         return self.run.source.spec != self.meta["options"].get("data")
 
 
 def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[RunOptions], object]) -> TrainedRun:
-    """Return a run, read from the checkpoint in `config`; `check` raises an error for options that a command refuses. Collective.
+    """Return the trained run whose checkpoint `config` names. `check(options)` raises an error if the command does not apply to a
+    run with these options. Collective.
 
     Parameters
     ----------
@@ -146,9 +148,8 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
 
 def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_folder: str | Path, command_options: OptionValues,
               tick: Callable[[], object]) -> Shard:
-    """Return this rank's part of the data that the command line or else the checkpoint names, classes matched by name. Collective.
-
-    Columns of features are matched by name too.
+    """Return this rank's part of the data that --data or, without it, the checkpoint names. Classes and feature columns get the
+    numbers that they had in training, matched by name. Collective.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_fol
 
 
 def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
-    """Return a trained run's model, a `Module`, with the checkpoint's parameters, in evaluation mode. Collective."""
+    """Return the model of the run `trained` with the checkpoint's parameters, for evaluation on the data `part`. Collective."""
     model = new_model(comm, trained.run, part._replace(n_classes=trained.meta["data"]["classes"]),
                       nn.Random(trained.run.training.seed))
     keys = row_keys(model, part.graph, part.names)
@@ -210,7 +211,8 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
                     fanouts: Sequence[int]) -> Array:
-    """Return the model's output for each row of this rank, (n_local, n_outputs), from edges up to the row's time. Collective.
+    """Return the output of `model` for each row of this rank, shape (n_local, n_outputs), computed from the input rows `x` and
+    edges up to the row's own time. `temporal` has the times, `fanouts` the numbers of edges. Collective.
 
     Parameters
     ----------
@@ -243,7 +245,8 @@ def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tenso
 
 
 def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Module) -> Features:
-    """Return the model's input rows for this rank's nodes, (n_local, n_in), by node type if relational. Collective.
+    """Return the rows of inputs that `model` takes for this rank's nodes of the data `part`, shape (n_local, n_in); for relational
+    data a dict of such arrays by node type. Collective.
 
     Returns
     -------
@@ -264,7 +267,9 @@ def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Modu
 
 
 def _options(config, meta):
-    """Return the `RunOptions` in the checkpoint's metadata `meta`, overridden by the training options of the command line."""
+    """Return the options of the run, from the checkpoint's metadata `meta`; training options on the command line, in `config`,
+    override them.
+    """
     resume.check_run(config.checkpoint, meta)
     taken = {*_FROM_CHECKPOINT, *(_IN_TIME if meta["options"].get("temporal") else ())}
     before = {name: value for name, value in meta["options"].items() if name in taken}
@@ -276,8 +281,8 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Return a copy of the EdgeValueUse `values` with which loading refuses edge values that training, by `meta`, did not use.
-    Edge values that a flag requests are not refused.
+    """Return `values`, which edge values to load, changed so that loading refuses edge values that training did not use, by the
+    metadata `meta`. Edge values that a flag requests are not refused.
     """
     reason = "training used none" if "used" in meta else "the checkpoint does not name any that training used"
     undecided = {name: None for name in ARRAYS if getattr(values, name) == "there"}
@@ -285,7 +290,7 @@ def _as_trained(values, meta):
 
 
 def _with_classes(trained, part):
-    """Return a copy of `part` whose labels have the checkpoint's class indices, matched by class name."""
+    """Return a copy of the data `part` whose labels have the class numbers of training, matched by class name."""
     trained_names, names = trained.meta.get("class_names"), part.class_names
     if names is None or trained_names in (None, names) or not TASKS[part.task].reads_labels:
         return part
@@ -305,7 +310,9 @@ def _with_classes(trained, part):
 
 
 def _check_time_kind(trained, part):
-    """Raise a CheckpointError if a run with --edge-recency was trained on times of another kind, dates or integers, than the data's."""
+    """Raise a CheckpointError if the run uses --edge-recency and was trained on dates while the times of the data `part` are
+    integers, or the reverse.
+    """
     trained_kind, kind = trained.meta.get("time_kind"), part.time_kind
     if trained.options.minibatch.edge_recency and trained_kind != kind:
         raise CheckpointError(f"checkpoint {trained.config.checkpoint}: its run has --edge-recency with times that are {trained_kind}, "
@@ -313,7 +320,9 @@ def _check_time_kind(trained, part):
 
 
 def _check_data(trained, part, n_train):
-    """Raise a CheckpointError if the model's inputs or outputs do not fit the data, with `n_train` training nodes on all ranks."""
+    """Raise a CheckpointError if the data `part` have other numbers of features or classes than the model. Also raise it if the
+    model takes labels as inputs and the data have no training nodes on any rank (`n_train` 0) or no labels.
+    """
     where, run = f"checkpoint {trained.config.checkpoint}", trained.run
     if run.training.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
@@ -330,8 +339,8 @@ def _check_data(trained, part, n_train):
 
 
 def _check_stored_path(comm, trained, loaded):
-    """Raise a CheckpointError unless the data at the checkpoint's path, of identity `loaded`, are the training data. A relative
-    path may lead to other data in this folder. Without an error, rank 0 prints the path.
+    """Raise a CheckpointError unless the data loaded from the checkpoint's path are the training data; `loaded` is their identity.
+    A relative path may lead to other data from another folder. Rank 0 prints the path.
     """
     data, spec = trained.meta["data"], trained.run.source.spec
     differing = difference({name: data.get(name) for name in loaded}, loaded)
@@ -343,7 +352,9 @@ def _check_stored_path(comm, trained, loaded):
 
 
 def _learned_rows_lines(model, matched, data_row_keys, other_data):
-    """Yield a line for each parameter with a row per node whose rows are missing or, with `other_data`, were matched by position."""
+    """Yield a line for each parameter with a row per node if some nodes have no row in the checkpoint, or if rows were matched by
+    position in `other_data`. `matched` maps parameters to results of the match by name, None without names.
+    """
     types = {name: parameter.node_type for name, parameter in model.named_parameters()}
     for name, rows in matched.items():
         subject = f"learned rows{' of type ' if types[name] else ''}{types[name]}"

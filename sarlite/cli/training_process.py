@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def start_training(flags: Sequence[str]) -> "subprocess.Popen[str]":
-    """Start `python -m sarlite.train` with `flags`, silently, as a new process, and return the process.
+    """Start the training command with `flags` as a new process that prints nothing, and return the process.
 
     The process has a session of its own, so that Ctrl-C in the terminal reaches only the command that started it.
     """
@@ -15,7 +15,7 @@ def start_training(flags: Sequence[str]) -> "subprocess.Popen[str]":
 
 
 def wait_for_error(process: "subprocess.Popen[str]") -> str:
-    """Wait until a training process ends, and return the last line of its error output; "" if the run ended well.
+    """Wait until the training command in `process` ends. Return the last line of its error output, or "" if it succeeded.
 
     If an exception interrupts the waiting, such as a signal in the main thread, the process is killed.
     """

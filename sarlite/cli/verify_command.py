@@ -1,4 +1,4 @@
-"""`sarlite-verify`: recompute some epochs of a run, and compare each epoch's hash of the parameters."""
+"""`sarlite-verify`: train some epochs of a run again, and compare each epoch's hash of the parameters with the recorded hash."""
 
 import json
 import random
@@ -41,7 +41,8 @@ class Segment(NamedTuple):
 
 
 def segments_of(folder: Path, n_epochs: int) -> list[Segment]:
-    """Return the segments of epochs between the checkpoints that `--keep` left in the folder of a run of `n_epochs`, in order.
+    """Return the ranges of epochs between the checkpoints that --keep left in `folder`, the folder of a run of `n_epochs` epochs,
+    in ascending order.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def _epoch_of(path: Path) -> int:
 
 
 def check_records(run: report_command.RunFiles) -> None:
-    """Raise an error unless the run used exact numerics, and each epoch's record has a hash of the parameters.
+    """Raise an error unless `run` used exact numerics and recorded a hash of the parameters for every epoch.
 
     Raises
     ------
@@ -94,7 +95,8 @@ def check_records(run: report_command.RunFiles) -> None:
 
 
 def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flags: Sequence[str]) -> None:
-    """Train the epochs of a segment again in the new `folder`, with the run's options, overridden by `flags` such as "--ranks".
+    """Train the epochs of `segment`, a range of epochs, again in the new folder `folder`, with the options of `run`. `flags`, such
+    as "--ranks", override them.
 
     Parameters
     ----------
@@ -119,7 +121,8 @@ def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flag
 
 
 def differences(run: report_command.RunFiles, segment: Segment, folder: Path) -> list[str]:
-    """Return a line of text for each difference between a segment of a run and the recomputed epochs in `folder`.
+    """Return lines of text about the differences between the records of `run` in the epochs of `segment` and the recomputed epochs
+    in `folder`; [] if they agree.
 
     Records are compared up to the first epoch that differs, because later epochs follow from it. If all records agree,
     the checkpoints of the last epoch are compared.
@@ -140,7 +143,8 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
 
 
 def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
-    """Return a line for each difference of the run's checkpoint from the `last` segment's, and of its best scores from the records.
+    """Return lines of text about the differences within the folder of `run`: its final checkpoint from the kept checkpoint of the
+    last epoch, and its best scores from the epoch's record; [] if they agree.
 
     The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
     the best epoch must be those of the epoch's record.
@@ -157,7 +161,9 @@ def published_differences(run: report_command.RunFiles, last: Segment) -> list[s
 
 
 def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
-    """Return [line about the first difference of two checkpoints of one epoch: data, fixed option or array]; [] if equal."""
+    """Return a line, in a list, about the first difference between two checkpoints of the same epoch: data, a fixed option or an
+    array. Return [] if they are equal.
+    """
     (kept_arrays, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
     for name in ("epoch", "data", "best"):
         if kept_meta.get(name) != computed_meta.get(name):
@@ -177,7 +183,8 @@ def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
 
 
 def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -> int:
-    """Recompute `n_segments` random segments of the run in folder `path`, print the comparison, and return the exit status.
+    """Train `n_segments` randomly drawn ranges of epochs of the run in folder `path` again, print the comparison, and return the
+    exit status. `flags` override options of the run, and `seed` None draws a seed.
 
     Parameters
     ----------
