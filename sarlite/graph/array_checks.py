@@ -31,7 +31,8 @@ def check_array(name: str, data: ArrayLike) -> Array:
 
 
 def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
-    """Return (int64 `indptr`, integer `indices`) of a CSR; if `n_rows` is given, check that indptr has n_rows + 1 entries, and no more.
+    """Return the CSR (`indptr` as int64, `indices` as integers), checked for integers and one dimension; with `n_rows` also that
+    indptr has n_rows + 1 entries. Ranges and order are not checked.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) 
 
 
 def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
-    """Raise a DataError on every rank if an id occurs twice in the `ids` of all ranks together; the error calls them `name`. Collective.
+    """Raise a DataError on every rank if two rows of all ranks together have the same id; `ids` are the ids of this rank's rows.
+    The error starts with `name`. Collective.
 
     Parameters
     ----------
@@ -71,9 +73,8 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
 
 
 def check_rows(name: str, x: Tensor, n_ranks: int) -> None:
-    """Raise a ConfigError naming `name` if tensor `x` is replicated, where each of `n_ranks` ranks must pass its own rows.
-
-    On one rank with fast numerics a replicated tensor is accepted, because it has a row for each node of the graph.
+    """Raise a ConfigError that names `name` if tensor `x` is placed as "replicated" (equal on all `n_ranks` ranks) although each
+    rank must pass rows of its own. On one rank this is allowed, except in exact numerics.
 
     Parameters
     ----------
@@ -92,7 +93,9 @@ def check_rows(name: str, x: Tensor, n_ranks: int) -> None:
 
 def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
                      n_nodes: Mapping[str, int]) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, int]]:
-    """Return ({relation: (src, dst) arrays}, {node type: number of nodes}), both checked; a DataError names the relation at fault."""
+    """Return (edges, n_nodes) after a check: {relation: (src, dst) arrays with valid node numbers}, and {node type: number of
+    nodes}. A DataError names the relation at fault.
+    """
     if not isinstance(edges, Mapping) or not isinstance(n_nodes, Mapping):
         raise ConfigError("edges and n_nodes are dicts: {(src_type, relation, dst_type): (src, dst)} "
                           "and {type: number of nodes}")
@@ -107,7 +110,9 @@ def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
 
 def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
                         edge_ids: Mapping[Relation, ArrayLike] | None) -> RelationArrays:
-    """Check one rank's CSR `edges` and ids; return ({relation: in-edges}, {node type: node ids}, {relation: edge ids, if passed})."""
+    """Check this rank's part: {relation: CSR (indptr, indices) of in-edges}, ids of its nodes and ids of its edges (optional).
+    Return ({relation: InEdges}, {node type: node ids}, {relation: edge ids, if passed}).
+    """
     if not all(isinstance(argument, Mapping) for argument in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")
     checked_nodes = {name: validation.integers(f"node_ids[{name!r}]", check_array("node_ids", ids))
@@ -126,7 +131,9 @@ def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], 
 
 
 def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, int]) -> None:
-    """Raise a DataError unless each relation is a CSR whose rows list sources in ascending order, all below the source type's `n_nodes`."""
+    """Raise a DataError unless the in-edges of each relation are a CSR whose rows list row numbers of sources in ascending order,
+    all below the source type's number in `n_nodes`.
+    """
     for relation, part in in_edges.items():
         error = find_error(part, n_nodes[relation[0]])
         if error is None and not is_sorted(part.indptr, part.indices):
@@ -143,7 +150,9 @@ def check_relation(relation: object) -> None:
 
 def _check_each(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], types: Mapping[str, object],
                 check: Callable[[Relation, ArrayLike, ArrayLike], T]) -> dict[Relation, T]:
-    """Return {relation: check(relation, first array, second array)}; `types` has the valid node types. Errors name the relation."""
+    """Return {relation: check(relation, first array, second array)} for the pair of arrays of each relation in `edges`. A DataError
+    names a relation whose node types are not in `types`, or whose check fails.
+    """
     checked = {}
     for relation, arrays in edges.items():
         check_relation(relation)

@@ -81,7 +81,9 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build a graph's data from edges src[k] -> dst[k]; `n_src` and `n_dst` make the graph bipartite; the flags add or drop edges."""
+    """Build the data of a graph from edges src[k] -> dst[k] between `n_nodes` nodes (None: the largest number + 1); `n_src` and
+    `n_dst` instead make it bipartite. Flags add reversed edges and self loops, or drop equal edges.
+    """
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
@@ -108,7 +110,8 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
 
 
 def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
-    """Return each edge's index into edge values, where the caller's edges stand first and added edges (`caller_index` < 0) follow.
+    """Return each edge's index into the edge values, (n_edges,). `caller_index` has each edge's number among the `n_caller_edges`
+    edges of the caller, which come first; added edges (negative numbers) follow.
 
     Parameters
     ----------
@@ -128,7 +131,9 @@ def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build a graph's data from a CSR of each node's sources or a sparse matrix; entry k is edge edge_index[k]; bipartite with `n_src`."""
+    """Build the data of a graph from a CSR whose row v lists the sources of node v; `indptr` may also be a sparse matrix. Entry k
+    has the edge values at edge_index[k] (None: k). `n_src` makes the graph bipartite with that many sources.
+    """
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
@@ -140,14 +145,18 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of a graph with an edge j -> i for each stored a[i, j], (n_edges,) weights a[i, j]); with `n_src` it is bipartite."""
+    """Return (data of a graph with an edge j -> i for each stored entry a[i, j] of the sparse `matrix`, the values of the entries
+    as edge weights). `n_src` makes the graph bipartite with that many sources.
+    """
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of an undivided graph, (n_edges,) edge weights: attribute `weight`, or ones if None) from a networkx graph."""
+    """Return (data of an undivided graph, weights of its edges) from a networkx graph. `weight` names the edge attribute with the
+    weights; if it is None, they are 1, and an attribute "weight" other than 1 is refused.
+    """
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
@@ -183,7 +192,9 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Return this rank's GraphParts from a CSR of its nodes' in-edges and from ids, after the ranks checked the arguments. Collective."""
+    """Return the data of this rank's part of a graph, from the CSR of its nodes' in-edges (row numbers of all ranks) and from
+    optional ids; the ranks first check the arguments together. Collective.
+    """
     comm = wrap(comm)
     options.check(comm)
 
@@ -209,9 +220,8 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Plan the exchange of rows and return this rank's GraphParts; `sorted_by_id` allows edge values in the order of the edge ids.
-
-    Collective.
+    """Plan the exchange of rows between ranks and return the data of this rank's part. `edges` are its in-edges, the ids are as in
+    `Graph.from_part`. `sorted_by_id`: a rank with edge ids 0 .. n - 1 takes edge values in the order of the ids. Collective.
 
     Parameters
     ----------
@@ -253,10 +263,8 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return (edges with edge values in the order of `ids`, None) if the edge ids are a permutation of 0 .. n - 1; else (edges, ids).
-
-    Otherwise return (edges, ids) unchanged. If the ids are 0 .. n - 1, this rank has all edges, and edge values in the
-    order of the ids need no indexing by ids.
+    """If `ids`, the edge ids, are a permutation of 0 .. n - 1, return (edges that index edge values by id, None): edge k of the CSR
+    has the value at ids[k]. Else return (edges, ids) unchanged.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

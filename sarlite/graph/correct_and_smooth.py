@@ -98,9 +98,8 @@ class CorrectAndSmooth:
 
     def __call__(self, graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice,
                  edge_weight: ArrayLike | None = None) -> Array:
-        """Return (n_dst, n_classes) scores: `probabilities`, corrected by the `labels` of the rows `train`, smoothed along weighted edges.
-
-        Collective.
+        """Return scores, (n_dst, n_classes): the class `probabilities`, corrected by the errors at the rows `train`, whose `labels`
+        are known, and then smoothed over the graph. `edge_weight` weights the edges (None: the graph's weights). Collective.
 
         Parameters
         ----------
@@ -159,7 +158,9 @@ class CorrectAndSmooth:
 
 def _iterated(propagation: Propagation, start: Array, alpha: float, iterations: int,
               after: Callable[[Array], object]) -> Array:
-    """Return the last iterate of X <- (1 - alpha) start + alpha S X, where propagation(X) is S X and after(X) changes iterates in place."""
+    """Repeat X <- (1 - alpha) start + alpha S X from X = start for a number of `iterations`; return X. propagation(X) computes S X,
+    and after(X) changes X in place at the end of each iteration.
+    """
     x, share = start, (1 - alpha) * start
     for _ in range(iterations):
         x = propagation(x)
@@ -174,13 +175,15 @@ def _clipped(low, high):
 
 
 def _scales(spread: Array, sigma: float) -> Array:
-    """Return sigma / |row|_1 for each row of `spread`, (n, 1); 1 if the ratio is above `MOST_SCALE` or the norm is 0."""
+    """Return the factor of each row of `spread`, (n, 1), that makes the sum of its absolute values `sigma`; 1 if the factor would
+    exceed `MOST_SCALE` or the row is 0.
+    """
     norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
 def _checked(graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice) -> tuple[Array, ...]:
-    """Check the arguments of a call; return (probabilities, row numbers of the training rows, one-hot labels of the training rows)."""
+    """Check the arguments of a call; return (probabilities, row numbers of the training rows `train`, one-hot labels of these rows)."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "

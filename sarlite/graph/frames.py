@@ -16,7 +16,9 @@ def tables_reader() -> Any:
 
 
 def make_frame(columns: Mapping[str, Array], features: Array | None) -> object:
-    """Return a pandas.DataFrame of `columns` and, if `features` is given, a column "edge_0", "edge_1", ... for each of its columns."""
+    """Return a pandas.DataFrame of `columns`, {name: values}; the columns of `features`, if it is not None, are appended with the
+    names "edge_0", "edge_1", ...
+    """
     import pandas
 
     of_edges = () if features is None else features.T
@@ -24,7 +26,9 @@ def make_frame(columns: Mapping[str, Array], features: Array | None) -> object:
 
 
 def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> object:
-    """Return a networkx.MultiDiGraph of the nodes `ids` and the edges from src[e] to dst[e], with attribute `weight` if given."""
+    """Return a networkx.MultiDiGraph with the nodes `ids` and an edge from src[e] to dst[e] for each e; its attribute `weight` is
+    weight[e], or missing if `weight` is None.
+    """
     import networkx
 
     graph = networkx.MultiDiGraph()

@@ -28,7 +28,8 @@ AnyMessage = fn.BuiltIn | fn.MessageFunction
 
 
 def gated(graph: Graph | NodeType, gates: Gates) -> Any:
-    """Wrap a graph so that each message is multiplied by its edge's gate; `gates` maps a relation (None for a Graph) to (n_edges,) gates.
+    """Wrap a graph so that its aggregations multiply each message by a gate, a learnable number of the edge. `gates` maps a
+    relation (None for a Graph) to its gates, a Tensor (n_edges,); relations without gates are computed as before.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def gated(graph: Graph | NodeType, gates: Gates) -> Any:
 
 
 class StandIn:
-    """Base class of wrappers of a graph; the graph provides the attributes that the wrapper does not define."""
+    """Base class of wrappers of a graph: an attribute that the wrapper does not define is the attribute of the graph."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
@@ -106,7 +107,9 @@ class _GatedRelations(StandIn):
 
 
 def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -> tuple[fn.BuiltIn, str]:
-    """Rewrite a message and its reducer for `graph` so that each message is also multiplied by its edge's `gate`; return the new pair."""
+    """Return a (message, reducer) for an aggregation over `graph` that multiplies each message by its edge's entry of `gate`,
+    (n_edges,), and otherwise gives the result of `message` and `reducer`.
+    """
     if isinstance(message, fn.Linear):
         message = fn.copy_src(message.x @ message.weight)
     if isinstance(message, fn.CopySrc) and reducer in SUMS:
@@ -139,7 +142,7 @@ def _gated_sum(graph: LayerGraph, x: Tensor, reducer: str, gate: Tensor) -> tupl
 
 
 def _attend(message: fn.AttendLinear) -> fn.Attend:
-    """Return an equal `Attend` message for an `AttendLinear` message: its rows are multiplied by the weights beforehand."""
+    """Return the attention message `message` as an `Attend`, whose rows are already multiplied by the weights of the `AttendLinear`."""
     n_heads, dst = message.src_weight.shape[1], message.dst
     z = (message.x @ message.weight).reshape(len(message.x), n_heads, message.weight.shape[1] // n_heads)
     dst = dst if message.dst_weight is None else dst @ message.dst_weight

@@ -100,7 +100,8 @@ class Graph(LayerGraph):
     def from_edges(cls, src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
-        """Make a whole graph from edges src[k] -> dst[k]; `n_src` and `n_dst` make the graph bipartite; the flags add or drop edges.
+        """Make a whole graph from edges src[k] -> dst[k] between `n_nodes` nodes (None: the largest number + 1); `n_src` and
+        `n_dst` instead make it bipartite. Flags add reversed edges and self loops, or drop equal edges.
 
         Parameters
         ----------
@@ -147,7 +148,8 @@ class Graph(LayerGraph):
     @classmethod
     def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
-        """Make a whole graph from a CSR of each node's sources or a sparse matrix; entry k is edge edge_index[k]; bipartite with `n_src`.
+        """Make a whole graph from a CSR whose row v lists the sources of node v; `indptr` may also be a sparse matrix. Entry k has
+        the edge values at edge_index[k] (None: k). `n_src` makes the graph bipartite with that many sources.
 
         Parameters
         ----------
@@ -177,7 +179,8 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-        """Return (undivided graph with an edge j -> i for each stored entry a[i, j], edge weights); bipartite with `n_src` sources.
+        """Return (whole graph with an edge j -> i for each stored entry a[i, j] of the sparse `matrix`, the values of the entries
+        as edge weights). `n_src` makes the graph bipartite with that many sources.
 
         Parameters
         ----------
@@ -212,7 +215,8 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_networkx(cls, graph: object, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-        """Return an undivided graph from a networkx graph or, if `weight` names an edge attribute, (undivided graph, edge weights).
+        """Return the networkx graph `graph` as an undivided Graph; if `weight` names an edge attribute, return (Graph, weights of
+        the edges, (n_edges,)).
 
         Row i is the i-th node of `graph.nodes`.
 
@@ -253,7 +257,9 @@ class Graph(LayerGraph):
     def from_pandas(cls, edges: object, src: str = "src", dst: str = "dst", *, weight: str | None = None,
                     features: Iterable[str] = (), nodes: object = None, id: str = "id", undirected: bool = False,
                     fill: str | int | None = None, on_unknown: str = "refuse") -> "Graph":
-        """Make a graph from a table of edges with the named columns; the table `nodes` lists all nodes; `fill` replaces missing values.
+        """Make a graph from a table `edges` with a row for each edge: columns `src` and `dst` have node ids, `weight` and
+        `features` name columns of edge values. The table `nodes`, with ids in column `id`, lists all nodes (None: the ends of the
+        edges).
 
         Parameters
         ----------
@@ -317,9 +323,8 @@ class Graph(LayerGraph):
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
-        """Make this rank's part of a graph from a CSR of its nodes' in-edges and from ids; options from `mode` on control the row exchange.
-
-        Collective.
+        """Make this rank's part of a graph from the CSR of its nodes' in-edges, whose indices are row numbers counted over all
+        ranks. Optional ids name nodes and edges; the options from `mode` on control the exchange of rows. Collective.
 
         Row numbers count the nodes of all ranks, rank after rank: rank p's first node has the row number that follows
         the last node of rank p - 1. No rank holds an array of n_nodes entries.
@@ -369,9 +374,9 @@ class Graph(LayerGraph):
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
-        """Return this rank's part by `parts` (a method, or each node's rank), rows in `order`; options from `mode` on control the exchange.
-
-        Collective.
+        """Divide a whole graph among the ranks of `comm` and return this rank's part. `parts` is each node's rank or a
+        partitioner's name; `order` is a permutation that orders each part's rows (None: by id). Options from `mode` on control the
+        exchange. Collective.
 
         Parameters
         ----------
@@ -433,7 +438,8 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, graph.edge_ids)
 
     def subgraph(self, mask: Array, edges: InEdges | None = None) -> "Graph":
-        """Return the graph of all nodes and the in-edges where `mask` is True; `edges` is `in_edges()`, if already computed. Collective.
+        """Return the graph of all nodes and of the local in-edges where `mask` is True, with their edge values. `edges` is the
+        result of `in_edges()`, if the caller has it already (None: computed). Collective.
 
         Parameters
         ----------
@@ -464,7 +470,8 @@ class Graph(LayerGraph):
 
     def with_edge_values(self, weight: ArrayLike | None = None, features: ArrayLike | None = None,
                          time: ArrayLike | None = None) -> "Graph":
-        """Return a copy of this graph whose edges have these weights, features and times; None removes a kind of values. Collective.
+        """Return a copy of this graph whose local in-edges have the edge values `weight`, `features` and `time`; an argument of
+        None means that the edges have no values of this kind. Collective.
 
         Let A_ij be the weight of the edge from j to i, and d_i = sum_j A_ij the weighted degree of node i. Sums of
         `fn.copy_src` and `fn.linear` multiply by the weights: "sum" is sum_j A_ij x_j, "mean" is sum_j A_ij x_j / d_i,
@@ -512,7 +519,8 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Return this graph with edge values of `other`: edge k gets the weight, features and time of edge index[k] of `other`.
+        """Return this graph with the edge values of the graph `other`: edge k gets the weight, features and time of edge index[k]
+        of `other`.
 
         If `other` has no edge values, the graph itself is returned.
 
@@ -572,7 +580,8 @@ class Graph(LayerGraph):
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective.
+        """Return a Schedule, in this graph's mode of exchange, for edges other than the graph's own between the same nodes. `needs`
+        has these edges and lists the rows of other ranks that they need. Collective.
 
         Parameters
         ----------
@@ -614,7 +623,8 @@ class Graph(LayerGraph):
         return InEdges(indptr, indices, local.numbers, self.added_loops)
 
     def out_edges(self) -> tuple[Array, Array]:
-        """Return the out-edges of this rank's source rows as a CSR (indptr, row numbers of destinations in the whole graph). Collective.
+        """Return the out-edges of this rank's source rows as a CSR (indptr, indices); indices are row numbers of destinations,
+        counted over all ranks. Collective.
 
         Returns
         -------
@@ -713,7 +723,9 @@ class Graph(LayerGraph):
         return frames.make_networkx(self.ids, *self._edge_ends("to_networkx"), self.edge_weight)
 
     def _edge_ends(self, method_name: str) -> tuple[Array, Array]:
-        """Return (source ids, destination ids) of all edges, in the order of edge values; the error for a part names `method_name`."""
+        """Return (source ids, destination ids) of all edges, in the order of edge values. A graph that is divided or bipartite is
+        refused by an error that starts with `method_name`, the caller.
+        """
         if self.comm.size > 1 or self.bipartite:
             raise ConfigError(f"{method_name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
         edges = self.in_edges()
@@ -726,7 +738,9 @@ class Graph(LayerGraph):
 
 def _unpickled(edges: InEdges, dst_ids: Array, src_ids: Array | None, edge_ids: Array | None, options: Options,
                facts: dict[str, Any]) -> Graph:
-    """Rebuild the undivided graph that `Graph.__reduce__` pickled; `facts` are further fields of GraphParts."""
+    """Rebuild an undivided graph from what `Graph.__reduce__` pickled: its in-edges, ids (None: not bipartite; edge ids 0, 1, 2,
+    ...), options, and further fields of GraphParts in `facts`.
+    """
     n_src = None if src_ids is None else len(src_ids)
     return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,
                                   options=options)._replace(**facts))

@@ -76,9 +76,8 @@ class GraphSet(Unchanging):
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int | None = None, seed: int = 0) -> "GraphSet":
-        """Make a GraphSet of `graph`, whose node i is in graph graph_ids[i]; with `comm`, divide graphs among ranks by `parts`. Collective.
-
-        With `comm`, make this rank's share of the set.
+        """Make the set of the graphs that `graph` contains, where node i is in graph graph_ids[i] (0 .. n_graphs - 1). With `comm`,
+        ranks divide the graphs: `parts` is each graph's rank or a method's name. Collective.
 
         Parameters
         ----------
@@ -136,7 +135,8 @@ class GraphSet(Unchanging):
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return (GraphSet of this rank's graphs at `rows`, row in this set of each node of these graphs, graph by graph). Collective.
+        """Return (GraphSet of this rank's graphs at the row numbers `rows`; row number in this set of each node of the new set, so
+        that x[nodes] are its input rows). Collective.
 
         Parameters
         ----------
@@ -191,8 +191,8 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return (row number of this rank's first node, in-edges of the graph `members`, in-edges of the graph `nodes`). The
-        first call is collective.
+        """Return this rank's (row number of its first node, in-edges of the graph `members`, in-edges of the graph `nodes`); row
+        numbers count the nodes of all ranks. The first call is collective.
         """
         if self._local_edges is None:  # a cached_property has a lock that ranks as threads would share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
@@ -201,7 +201,9 @@ class GraphSet(Unchanging):
 
 
 def _checked(nodes: Graph, indptr: ArrayLike, indices: ArrayLike, graph_ids: ArrayLike) -> tuple[InEdges, Array]:
-    """Return GraphSet's arguments, checked: (InEdges whose row g lists the nodes of graph g, ids of the graphs)."""
+    """Check the arguments of GraphSet; return (InEdges whose row k lists the nodes of the k-th graph, ids of the graphs as an
+    integer array).
+    """
     _check_nodes(nodes)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
     return InEdges(*check_csr(indptr, indices, len(ids))), ids
@@ -231,7 +233,9 @@ def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tupl
 
 
 def _owners(graph: Graph, graph_of: Array, n_graphs: int, n_parts: int, parts: str | ArrayLike, seed: int) -> Array:
-    """Return the MPI rank of each graph, (n_graphs,) int32, by `parts`, a method or the ranks; node i is in graph graph_of[i]."""
+    """Return the MPI rank of each graph, (n_graphs,) int32: the array `parts`, checked, or the division that the method named
+    `parts` computes for `n_parts` ranks. Node i of `graph` is in graph graph_of[i].
+    """
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
     owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
@@ -239,7 +243,9 @@ def _owners(graph: Graph, graph_of: Array, n_graphs: int, n_parts: int, parts: s
 
 
 def _members(graph: Graph, graph_of: Array, ids: Array) -> tuple[Array, Array]:
-    """Return a CSR (indptr, indices) whose row k has the row numbers of graph ids[k]'s nodes; graph_of[i] is node i's graph. Collective."""
+    """Return a CSR (indptr, indices) whose row k has the nodes of graph ids[k], as row numbers counted over all ranks. Local node i
+    is in graph graph_of[i]; `ids` ascend. Collective.
+    """
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
     rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
     indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
@@ -247,14 +253,14 @@ def _members(graph: Graph, graph_of: Array, ids: Array) -> tuple[Array, Array]:
 
 
 def _rows_of(indptr: Array, rows: Array) -> tuple[Array, Array]:
-    """Return (positions of the entries in the CSR rows `rows`, row after row; number of entries in each of these rows)."""
+    """Return (positions of all entries in the CSR rows numbered `rows`, row after row; number of entries in each of these rows)."""
     lengths = np.diff(indptr)[rows]
     ends = _indptr(lengths)
     return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths
 
 
 def _indptr(lengths: Array) -> Array:
-    """Return the CSR row pointers, (n + 1,) int64, of rows with these lengths."""
+    """Return the CSR row pointers, (n + 1,) int64, of n rows with lengths[i] entries in row i."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 

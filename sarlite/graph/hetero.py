@@ -107,8 +107,8 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int | None = None, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from {relation: (src, dst)} or, with `comm`, this rank's part by `parts`; from `mode` on, options of the exchange.
-
+        """Make a graph from {relation: (src, dst)} and the number of nodes of each type. With `comm`, return this rank's part:
+        `parts` names a partitioner, or maps a type to each node's rank. Options from `mode` on control the exchange of rows.
         Collective.
 
         Parameters
@@ -166,9 +166,8 @@ class HeteroGraph(SharedState, RelationalLayer):
                     comm: CommLike | None = None, parts: TypedParts = "metis", mode: str | Mode = "sar",
                     prefetch: int | None = None, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
                     peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from {relation: table of edges} and {type: table of nodes}; `from_edges` explains the arguments from `comm` on.
-
-        Collective.
+        """Make a graph from {relation: table of edges}, with node ids in columns `src` and `dst`, and {type: table of nodes}, with
+        ids in column `id` (None: nodes are the edges' ends). The arguments from `comm` on are as in `from_edges`. Collective.
 
         The ids are strings or integers.
 
@@ -219,7 +218,8 @@ class HeteroGraph(SharedState, RelationalLayer):
                   edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make this rank's part of a graph from {relation: CSR of in-edges} and ids; from `mode` on, options of the exchange. Collective.
+        """Make this rank's part of a graph from {relation: CSR of its nodes' in-edges}, whose indices are row numbers counted over
+        all ranks, and the ids of its nodes and edges. Options from `mode` on control the exchange of rows. Collective.
 
         Row numbers count the nodes of a type on all ranks, rank after rank. No rank holds an array of n_nodes entries.
 
@@ -266,7 +266,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         return cls(parts)
 
     def subgraph(self, masks: Mapping[Relation, Array]) -> "HeteroGraph":
-        """Return the graph of all nodes and of the edges that each relation's mask selects, with their edge values. Collective.
+        """Return the graph of all nodes with the edges where the relation's mask in `masks` is True, and their edge values; a
+        relation without a mask keeps all edges. Collective.
 
         Parameters
         ----------
@@ -303,7 +304,8 @@ class HeteroGraph(SharedState, RelationalLayer):
     def with_edge_values(self, weights: Mapping[Relation, ArrayLike] | None = None,
                          features: Mapping[Relation, ArrayLike] | None = None,
                          times: Mapping[Relation, ArrayLike] | None = None) -> "HeteroGraph":
-        """Return a copy of this graph whose edges have these weights, features and times, and no others. Collective.
+        """Return a copy of this graph with edge values {relation: array}: weights, features and times of the local in-edges. A
+        relation that is in none of the dicts has no values of that kind, also if this graph has some. Collective.
 
         Sums within a relation multiply by the weights as `Graph.with_edge_values` says; degrees are sums of the
         relation's weights.
@@ -346,7 +348,9 @@ class HeteroGraph(SharedState, RelationalLayer):
         return HeteroGraph(self._parts.with_values(weights, features, times))
 
     def full_precision(self) -> "HeteroGraph":
-        """Return this graph with row_dtype float32; a graph that had another row_dtype builds its exchanges again."""
+        """Return this graph with row_dtype "float32", so that rows are exchanged without rounding; if its row_dtype is another, the
+        copy builds its own exchanges.
+        """
         if self.options.row_dtype == "float32":
             return self
         return HeteroGraph(self._parts._replace(options=self.options._replace(row_dtype="float32")))
@@ -394,7 +398,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return NodeType(self, *node_types)
 
     def in_edges(self, relation: Relation) -> InEdges:
-        """Return the relation's in-edges of this rank's nodes; indices are row numbers of sources in the whole graph."""
+        """Return the in-edges of this rank's nodes in one relation as a CSR; indices are row numbers of sources, counted over all ranks."""
         return self._parts.in_edges[relation]
 
     def into(self, node_types: Collection[str]) -> tuple[Relation, ...]:
@@ -402,7 +406,9 @@ class HeteroGraph(SharedState, RelationalLayer):
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective."""
+        """Return a Schedule, in this graph's mode of exchange, for edges other than the graph's own between the same nodes. `needs`
+        has these edges and lists the rows of other ranks that they need. Collective.
+        """
         options = self.options._replace(row_dtype="float32")
         return schedule.make(self._parts.comm, needs, options, self.profile)
 
@@ -414,11 +420,14 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """Exchanges built so far, {relations that share a fetch of source rows: (plan, number of halo rows of all ranks)}."""
+        """Exchanges of rows built so far: {tuple of relations that share one fetch of source rows: (plan of the exchange, its
+        number of halo rows summed over all ranks)}.
+        """
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
-        """Build the exchanges that an aggregation over the relations in `chosen` uses; return the plan of each exchange. Collective.
+        """Build the exchanges of rows that an aggregation over the relations in `chosen` uses, unless they exist; return a list
+        with the plan of each exchange. Collective.
 
         Returns
         -------
@@ -428,14 +437,13 @@ class HeteroGraph(SharedState, RelationalLayer):
         return [fetch.schedule.plan for fetch in self._fetches_of(chosen)]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return the graphs of the relations in `chosen`: a {relation: graph} for each set of relations that share a fetch of source rows.
-
-        The first call is collective.
+        """Return the graphs of the relations in `chosen` as a list of dicts {relation: graph}, a dict for each exchange: the
+        relations in a dict share one fetch of source rows. The first call is collective.
         """
         return [dict(fetch.graphs) for fetch in self._fetches_of(chosen)]
 
     def out_of(self, node_type: str) -> list[Graph]:
-        """Return the graphs of all relations whose source type is `node_type`. The first call is collective."""
+        """Return a list with the graph of each relation whose source type is `node_type`. The first call is collective."""
         chosen = [relation for relation in self.relations if relation[0] == node_type]
         return [graph for fetch in self._fetches_of(chosen) for graph in fetch.graphs.values()]
 
@@ -444,8 +452,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
-        """Return a RelationFetch for each set of relations in `chosen` that share a fetch of source rows. There is one fetch for
-        each source type, or with `options.separate` one for each relation. The first call is collective.
+        """Return a RelationFetch for each set of relations in `chosen` that share one fetch of source rows: all relations out of
+        one node type, or with `options.separate` each relation alone. The first call is collective.
         """
         groups: dict[Relation | str, list[Relation]] = {}
         for relation in self.relations:
@@ -470,12 +478,13 @@ class HeteroGraph(SharedState, RelationalLayer):
 
 
 def _unpickled(facts: dict[str, Any]) -> HeteroGraph:
-    """Rebuild the undivided graph that `HeteroGraph.__reduce__` pickled; `facts` are fields of HeteroParts."""
+    """Rebuild an undivided graph from what `HeteroGraph.__reduce__` pickled: `facts` are fields of HeteroParts, {name: value}."""
     return HeteroGraph(HeteroParts(comm=Solo(), profile=Profile(), **facts))
 
 
 class NodeType(Unchanging):
-    """Nodes of one type or of several types of a `HeteroGraph`, as one set that stands for a graph in a `Trainer`.
+    """Nodes of one type or of several types of a `HeteroGraph`, as one set of rows, type after type. A trainer, an activation or a
+    norm uses it in place of a graph.
 
     A NodeType stands for a graph in a `Trainer`, in `nn.Activation` and in `nn.BatchNorm`. The rows of several types
     stand one type after the other, and ids count the nodes in the same order.
@@ -548,7 +557,9 @@ class NodeType(Unchanging):
 
     @property
     def n_halo(self) -> int:
-        """Number of halo rows of these types: rows of other ranks that this rank needs. The first call is collective."""
+        """Number of halo rows (rows of other ranks that this rank needs) that have one of these node types. The first call is
+        collective.
+        """
         graphs = [self.graph.out_of(name) for name in self.graph.node_types]
         return sum(out_of_type[0].n_halo for out_of_type in graphs if out_of_type)
 
@@ -557,9 +568,11 @@ class NodeType(Unchanging):
         return [self.graph] * n
 
     def select(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Return the rows of these types as one tensor, (n_dst, ...), from a dict of rows by type."""
+        """Return the rows of this set's types as one tensor, (n_dst, ...), type after type, from `h`, {node type: rows}."""
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule in this graph's mode for other edges between its nodes; `needs` lists the remote rows to fetch. Collective."""
+        """Return a Schedule, in the graph's mode of exchange, for edges other than the graph's own between its nodes. `needs` has
+        these edges and lists the rows of other ranks that they need. Collective.
+        """
         return self.graph.schedule_of(needs)

@@ -129,17 +129,17 @@ class LayerGraph(SharedState):
 
     @property
     def edge_weight(self) -> Array | None:
-        """Weights of the local in-edges, (n_edges,) float, or None."""
+        """Weights of the local in-edges, (n_edges,) float; None if the edges have none."""
         return self.edge_values.weight
 
     @property
     def edge_features(self) -> Array | None:
-        """Features of the local in-edges, (n_edges, n_edge_features) float, or None."""
+        """Features of the local in-edges, (n_edges, n_edge_features) float; None if the edges have none."""
         return self.edge_values.features
 
     @property
     def plan(self) -> Plan:
-        """Plan of this rank's work: the blocks of edges, in order, of the forward and of the backward pass."""
+        """Plan of the exchange on this rank: the blocks of edges that the forward and the backward pass compute, in their order."""
         return self.schedule.plan
 
     @property
@@ -192,8 +192,8 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
                   dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
-        """Return each node's incoming messages reduced by `reducer`, (n_dst, ...); `src`, `dst`, `edge` are a message function's inputs.
-
+        """Return each node's incoming messages reduced by `reducer`, such as "sum", (n_dst, ...); 0 for a node without in-edges. If
+        `message` is a function, `src`, `dst` and `edge` are its inputs, dicts {name: rows of sources, destinations or edges}.
         Collective.
 
         out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
@@ -270,7 +270,9 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return a message function's inputs as one list of tensors (`src`, then `dst`, then `edge`), checked; errors name `message`.
+        """Return the inputs of a message function as one list of tensors: the values of the dicts `src`, `dst` and `edge`, in this
+        order. Raise an error that starts with `message`, the message's name, unless each has a row for each source, destination or
+        edge.
 
         Parameters
         ----------
@@ -303,15 +305,20 @@ class LayerGraph(SharedState):
         return inputs
 
     def apply(self, call: operator_table.Call) -> Tensor:
-        """Return the output of the aggregation that `call` describes, recorded as one tape primitive. Collective."""
+        """Return the output rows, (n_dst, ...), of the aggregation `call` (an operator with its inputs), recorded as one tape
+        primitive. Collective.
+        """
         return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
     def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        """Return the cache {reducer: aggregated rows} of the constant rows `x`; the cache lives as long as `x`."""
+        """Return the cache {reducer: aggregated rows} for the constant tensor `x`. It is freed with `x`, and each numerics has a
+        cache of its own.
+        """
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def edge_sums(self) -> EdgeSums:
-        """Return the factory of accumulators for sums over edges: of plain floats, or of exact accumulators in numerics "exact".
+        """Return the factory of accumulators for sums over edges: float accumulators, or in numerics "exact" accumulators whose
+        sums do not depend on the order of the edges.
 
         Collective in numerics "exact".
 
@@ -334,9 +341,8 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Total numbers of source rows, destination rows and edges of all ranks, from which the cheaper order of sum and product is chosen.
-
-        If the ranks did not count them, the result is (0, 0, 1): then the widths of X and W alone decide.
+        """Numbers of source rows, destination rows and edges of all ranks; (0, 0, 1) if unknown. They decide if X is first summed
+        over edges or first multiplied by W.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes
@@ -360,7 +366,8 @@ class LayerGraph(SharedState):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return (factor of each output row, factor of each source row) that turn sums into `reducer`, float64; None for all 1. Collective.
+        """Return (factor of each output row, factor of each source row, halo rows included), float64, with which a weighted sum
+        becomes the reduction `reducer`; None in place of factors that are all 1. Collective.
 
         Returns
         -------
@@ -380,7 +387,8 @@ class LayerGraph(SharedState):
         return np.sqrt(self.inverse_degrees), np.concatenate(columns)
 
     def out_degrees(self, weight: Array | None = None) -> Array:
-        """Return each local source's number of out-edges or, with `weight`, the sum of their weights, (n_src,) float64. Collective.
+        """Return the number of out-edges of each local source, (n_src,) float64; with `weight`, a weight of each local in-edge, the
+        sum of the out-edges' weights. Collective.
 
         Parameters
         ----------
@@ -400,12 +408,13 @@ class LayerGraph(SharedState):
         return accumulator.rounded()[:, 0]
 
     def weighted_in_degrees(self, weight: Array) -> Array:
-        """Return the sum of the weights of each destination's in-edges, (n_dst,) float64."""
+        """Return the sum of `weight`, a weight of each local in-edge, over the in-edges of each destination, (n_dst,) float64."""
         indptr, numbers = np.concatenate([[0], np.cumsum(self.in_degrees)]), self.edges_of(self.plan.local).numbers
         return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
 
     def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
-        """Return the factor of each edge's message in the weighted reduction `reducer`, an (n_edges,) Tensor; None without edge weights.
+        """Return a Tensor (n_edges,) of `dtype` with the factor of each edge's message, its edge weight included, that turns
+        `reducer` ("sum", "mean" or "sym") into a plain sum; None if the graph has no edge weights. Collective.
 
         Collective. The factors are w_ij for "sum", w_ij / d_i for "mean" and w_ij / sqrt(d_i d_j) for "sym". They are
         stored, one number for each edge. "sym" fetches one number for each halo row, counted under "setup". Without
@@ -428,7 +437,9 @@ class LayerGraph(SharedState):
         return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
-        """Return each edge's factor in `reducer`: weight w, w / d_i or w / sqrt(d_i d_j) for degrees d, (n_edges,) float64. Collective."""
+        """Return the factor of each edge of weight w that turns `reducer` into a sum, (n_edges,) float64: w for "sum", w / d_i for
+        "mean", w / sqrt(d_i d_j) for "sym", with weighted degrees d. Collective.
+        """
         assert self.edge_weight is not None
         if reducer == "sum":
             return self.edge_weight
@@ -447,11 +458,9 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return factors of sampled edges that make `reducer` estimate the full graph's result, (n_edges,), or None if `scales` suffices.
-
-        Return None if the edges of each row have one factor, which `scales` then returns.
-
-        Edge weights are not included.
+        """Return a factor of each sampled edge, (n_edges,), so that `reducer` over a sample estimates the result over all edges;
+        None here, because this graph has all edges. A subclass whose edges of a row share one factor returns it by `scales`
+        instead.
         """
         return None
 
@@ -471,7 +480,8 @@ class LayerGraph(SharedState):
     # ---- edges
 
     def of_columns(self, values: Array) -> list[Array]:
-        """Return for each block of edges the values of its source rows, fetched where remote, from local `values`, (n_src,). Collective.
+        """Return an array for each of `blocks`: the value of each of its source rows. `values`, (n_src,), has the values of this
+        rank's rows; the values of rows of other ranks are fetched. Collective.
 
         Parameters
         ----------
@@ -487,12 +497,16 @@ class LayerGraph(SharedState):
         return [values for _, values in sorted(columns, key=lambda each: each[0])]
 
     def edges_of(self, block: Edges | Bundle) -> Edges:
-        """Return the edges of this graph in `block`, which may also hold edges of other relations that share the fetch."""
+        """Return the part of `block` that are edges of this graph, as Edges. A block also has edges of the other relations that
+        share this graph's fetch of rows.
+        """
         return sets_of(block)[self.relation_index]
 
     @property
     def blocks(self) -> list[Edges]:
-        """List with an `Edges` for each block of edges: first the edges out of this rank's rows, then the edges out of each peer's rows."""
+        """List with an `Edges` for each block of edges: the block of sources on this rank comes first, then the blocks of sources
+        on other ranks.
+        """
         return [self.edges_of(block) for block in self.plan.blocks]
 
     @property
@@ -502,7 +516,7 @@ class LayerGraph(SharedState):
 
     @cached_property
     def column_ids(self) -> Array | None:
-        """Global node id of each CSR column, block after block, (n_columns,) int64; None if the ids ascend."""
+        """Global node ids of the source rows of all blocks, block after block, (n_columns,) int64; None if the ids ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 

@@ -42,7 +42,8 @@ class NodeRows(OutputRows, Protocol):
 
 
 class LinkGraph(Unchanging):
-    """Graph whose n rows are links, each with c candidate node pairs (head, tail) that a model scores. Collective.
+    """Graph whose n rows are links. Each link has c candidates, pairs of nodes (head, tail), and a model outputs a score for each,
+    (n, c). Construction is collective.
 
     The output of a link model has the shape (n, c): one row for each link and one column for each candidate. In
     training candidate 0 is a link of the data, and the other candidates are negatives.
@@ -127,7 +128,8 @@ class LinkGraph(Unchanging):
                           "nn.Dot())")
 
     def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
-        """Return the decoder's scores of the candidates, (n, c), from node rows `h`, (n_src, width). Collective.
+        """Return the scores of all candidates, (n, c), that the function `decoder` computes from the rows of their heads and tails.
+        `h`, (n_src, width), has the rows of this rank's nodes. Collective.
 
         Parameters
         ----------
@@ -153,7 +155,9 @@ class LinkGraph(Unchanging):
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, first_link: int) -> "LinkGraph":
-        """Return the LinkGraph of the next `_rows_at_once` links from `first_link` on, scored together to bound the memory. Collective."""
+        """Return the LinkGraph of the links first_link .. first_link + _rows_at_once - 1; links are scored in such pieces to limit
+        memory. Collective.
+        """
         rows = slice(first_link, first_link + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], graph=self._graph, relations=relations)
@@ -165,12 +169,16 @@ class LinkGraph(Unchanging):
 
 
 def _candidate_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Reshape `rows`, (n * c, width), to (n, c, width), where `shape` is (n, c); the result stays placed as rows of this rank."""
+    """Return `rows`, (n * c, width), with the shape (n, c, width), where `shape` is (n, c). The result keeps the placement "rows":
+    each rank has its own.
+    """
     return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
 class _Slots(LayerGraph):
-    """Bipartite graph with one edge into each candidate link, from one of its end nodes; aggregation gathers the rows of these ends."""
+    """Bipartite graph with one edge into each candidate link, from its head (or from its tail), so that an aggregation gathers the
+    rows of the heads (or tails).
+    """
 
     has_all_edges = True
 
@@ -180,6 +188,8 @@ class _Slots(LayerGraph):
 
 
 def _slots_of(comm: Communicator, graph: NodeRows, ids: Array, rows: Array) -> "_Slots":
-    """Return the bipartite graph with an edge from node row rows[k] into candidate k; `ids` are this rank's node ids. Collective."""
+    """Return the bipartite graph whose edge into candidate k comes from the node with row number rows[k], counted over all ranks.
+    `ids` are the global ids of this rank's nodes in `graph`. Collective.
+    """
     halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
     return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

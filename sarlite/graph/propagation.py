@@ -124,7 +124,9 @@ class Propagation:
 
 
 def _checked(graph: Graph, normalization: str, edge_weight: ArrayLike | None) -> Array | None:
-    """Check the arguments; return the edge weights, (n_edges,): `edge_weight`, or the graph's, or None if there are none."""
+    """Check the arguments of a Propagation; return the edge weights, (n_edges,): `edge_weight`, or if it is None, the graph's own;
+    None if both are missing.
+    """
     if graph.bipartite:
         raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:

@@ -25,14 +25,13 @@ class Reach:
 
     @property
     def hops(self) -> int:
-        """Largest number of edges on a path to a node from a node that its output depends on.
-
-        A model that asks for no layers is taken to have a layer for each aggregation.
+        """Number of layers that the model asked for, or if it asked for none, of its aggregations: the largest number of edges
+        between a node and a node that its output depends on.
         """
         return self.n_layers or self.n_aggregations
 
     def of(self, graph: Graph | NodeType) -> Any:
-        """Return a wrapper of `graph`, which records in this object the layers and aggregations that a model asks for."""
+        """Return a wrapper of `graph` to run a model on; layers and aggregations that the model asks for are counted in this object."""
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 

@@ -64,7 +64,9 @@ class HeteroParts(NamedTuple):
 
     def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike],
                     times: Mapping[Relation, ArrayLike]) -> "HeteroParts":
-        """Return a copy whose edges have these weights, features and times, checked, and no others. Collective."""
+        """Return a copy with other edge values, {relation: array} of checked weights, features and times; values that this object
+        has are not kept. Collective.
+        """
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
                                          partial(self.ids_of, relation), len(edges.indices), f" of {relation}", times.get(relation))
                   for relation, edges in self.in_edges.items() if any(relation in every for every in (weights, features, times))}
@@ -74,7 +76,9 @@ class HeteroParts(NamedTuple):
 def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Relation, InEdges],
                     node_ids: Mapping[str, Array], edge_ids: Mapping[Relation, Array],
                     profile: Profile | None = None) -> HeteroParts:
-    """Return the HeteroParts of this rank's HeteroGraph, with numbers of nodes and edges summed over all ranks. Collective."""
+    """Return the HeteroParts of this rank's graph, from its in-edges, node ids and edge ids; the numbers of nodes and edges are
+    summed over all ranks. `profile` has counters to share (None: new ones). Collective.
+    """
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
     in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
@@ -100,7 +104,8 @@ class RelationFetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
-    """Build the exchange of source rows for `relations` and a Graph for each; `evaluation_log` gets chosen evaluation orders. Collective.
+    """Build the exchange of source rows that `relations`, out of one node type, share, and a Graph for each. `evaluation_log`
+    records if a relation sums first or multiplies by its weight first. Collective.
 
     Parameters
     ----------
@@ -126,8 +131,8 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return the data of each relation's graph, all with one schedule, so that a single fetch serves the relations. Each block of
-    the schedule has the edges of all relations.
+    """Return the data of the Graph of each relation, a list. All have one schedule, whose blocks hold the edges of all relations,
+    so that a single fetch of source rows serves them.
     """
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]

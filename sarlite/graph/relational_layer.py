@@ -36,9 +36,8 @@ class RelationalLayer:
     relations: tuple[Relation, ...]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return the graphs of the relations in `chosen`: a {relation: graph} for each set of relations that share a fetch of source rows.
-
-        The first call is collective.
+        """Return the graphs of the relations in `chosen` as a list of dicts {relation: graph}, a dict for each exchange: the
+        relations in a dict share one fetch of source rows. The first call is collective.
         """
         raise NotImplementedError
 
@@ -57,9 +56,9 @@ class RelationalLayer:
     def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]]], reducer: str, *,
                   self_terms: Mapping[str, tuple[Tensor, Tensor]] | None = None, evaluation: str | None = None,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> dict[str, Tensor]:
-        """Return {type: reduced messages summed over relations, plus x W of `self_terms` (or `own`)}; `evaluation` orders sum and product.
-
-        Collective.
+        """Return {node type: rows (n_dst, ...)}: each relation's messages, reduced by `reducer`, are summed over the relations into
+        the type; x W is added for (x, W) in `self_terms`. `evaluation` fixes if `fn.linear` multiplies before or after the sum
+        (None: the cheaper). Collective.
 
         out_i = sum over relations r into i's type of (reduce over r's in-edges (j, i) of messages[r]).
 
@@ -167,8 +166,8 @@ def _evaluated(message, evaluation):
 
 
 def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[Any, operator_table.Call]) -> None:
-    """Compute in a separate fetch, and store, the `calls`' sums over constant rows, such as input features, that are not stored
-    yet. The first call then adds up the other relations in the same order as later calls, which find the sums stored.
+    """Compute and store the sums over constant rows, such as input features, that `calls` need and that are not stored yet. A
+    separate fetch does this, so that the first call adds up the other relations in the same order as later calls.
     """
     missing: list[relation_sums.Summand] = [(graphs[relation], relation, call) for relation, call in calls.items()
                if call.kept_sums is not None and call.kept_output is None]
@@ -177,15 +176,15 @@ def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[A
 
 
 def _sum_key(relation: Relation, graph: LayerGraph, call: operator_table.Call) -> Relation | str:
-    """Return the key under which a relation's output is added up: the relation itself, or its destination type. The output is
-    kept separate if a weight multiplies it afterwards, or if the relation has a fetch of its own.
+    """Return the key of the sum that a relation's output is added to: its destination type. The relation itself is the key, for a
+    sum of its own, if a weight multiplies the sum afterwards or the relation has a fetch of its own.
     """
     separate = graph.has_own_exchange or call.weight is not None
     return relation if separate else relation[2]
 
 
 def _add(sums: dict[str, Tensor], outputs: Mapping[Any, Tensor]) -> dict[str, Tensor]:
-    """Add `outputs`, {node type: rows}, to `sums` in place; return `sums`."""
+    """Add `outputs`, pairs of node type and rows, to the rows in `sums`, {node type: rows}, in place; return `sums`."""
     for to, out in outputs.items():
         sums[to] = sums[to] + out if to in sums else out
     return sums

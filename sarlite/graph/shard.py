@@ -41,9 +41,8 @@ class DividedPart(NamedTuple):
 
 def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
                  src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> DividedPart:
-    """Return this rank's part of the graph `edges`, which every rank holds; `Graph.shard` explains `parts`, `src_parts` and `order`.
-
-    Collective.
+    """Divide the graph with the in-edges `edges`, which every rank holds, and return this rank's part. `parts` is each node's rank
+    or a method's name; `src_parts` is the same for sources of a bipartite graph, and `order` orders each part's rows. Collective.
 
     Parameters
     ----------
@@ -85,8 +84,8 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
 
 def _bipartite_parts(comm: Communicator, edges: InEdges, n_src: int, parts: str | ArrayLike,
                      src_parts: str | ArrayLike | None, seed: int) -> list[Array]:
-    """Return [MPI rank of each destination, MPI rank of each source]; `parts` and `src_parts` are methods or such arrays.
-    Collective. METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
+    """Return [MPI rank of each destination, MPI rank of each source]. `parts` and `src_parts` are arrays of ranks or names of
+    methods; METIS divides both together, as one graph whose sources follow the destinations. Collective.
     """
     n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
     if not isinstance(both, str) and src_parts is None:
@@ -102,7 +101,7 @@ def _bipartite_parts(comm: Communicator, edges: InEdges, n_src: int, parts: str 
 
 
 def _order(comm: Communicator, edges: InEdges, order: str | ArrayLike, seed: int) -> Array:
-    """Return the permutation `order` of the rows, checked; rank 0 computes it if `order` names a method. Collective."""
+    """Return `order` as a checked permutation of the rows; if it names a method, rank 0 computes the permutation. Collective."""
     if isinstance(order, str):
         orders.check_method(order)
         method = order
@@ -117,7 +116,8 @@ def _order(comm: Communicator, edges: InEdges, order: str | ArrayLike, seed: int
 
 def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
                      parts: TypedParts, seed: int) -> RelationArrays:
-    """Divide the nodes of each type by `parts`; return this rank's (in-edges, node ids, edge ids), each a dict. Collective.
+    """Divide the nodes of each type among the ranks by `parts`, a method's name or {type: rank of each node}; return this rank's
+    ({relation: in-edges}, {type: node ids}, {relation: edge ids}). Collective.
 
     Returns
     -------
@@ -147,7 +147,9 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
 
 def _typed_parts(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
                  parts: TypedParts, seed: int) -> dict[str, Array]:
-    """Return {node type: MPI rank of each node} for the division `parts`, a method or a dict. Collective."""
+    """Return {node type: MPI rank of each node}. `parts` is the name of a method, or maps each type to a method's name or to these
+    ranks. Collective.
+    """
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
     by_type = {str(name): _kind(of_type) for name, of_type in parts.items()} if isinstance(parts, Mapping) else _kind(parts)
@@ -164,7 +166,7 @@ def _typed_parts(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array
 
 def _divide_together(n_parts: int, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
                      method: str, seed: int) -> Array:
-    """Partition the nodes of all types as one graph; return the MPI rank of each node, type after type."""
+    """Divide the nodes of all types as one graph by the named `method`; return the MPI rank of each node in one array, type after type."""
     owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
     return np.concatenate([*owners.values()])
 
@@ -174,7 +176,9 @@ def _divide_together(n_parts: int, edges: Mapping[Relation, tuple[Array, Array]]
 
 def _division(comm: Communicator, parts: str | ArrayLike, n_nodes: int, argument_name: str, error_prefix: str,
               divide: Callable[[str], Array]) -> Array:
-    """Return each node's MPI rank: `parts`, checked, or rank 0's divide(parts) if a method. Other arguments are for errors. Collective."""
+    """Return each node's MPI rank, (n_nodes,): the array `parts`, checked, or if it names a method, the result of divide(parts) on
+    rank 0. Errors name `argument_name` or start with `error_prefix`. Collective.
+    """
     if isinstance(parts, str):
         method = parts
         parts = _on_root(comm, lambda: divide(method))
@@ -184,7 +188,9 @@ def _division(comm: Communicator, parts: str | ArrayLike, n_nodes: int, argument
 
 
 def _without_edges(comm: Communicator, n_nodes: int, seed: int, refused: Mapping[str, str]) -> Callable[[str], Array]:
-    """Return a function of a method's name that divides n nodes without edges; `refused` maps unsuitable methods to error messages."""
+    """Return a function divide(method) that divides `n_nodes` nodes without regard to edges. It raises an error for a method in
+    `refused`, {method: error message}.
+    """
     def divide(method):
         if method in refused:
             raise ConfigError(refused[method])
@@ -194,7 +200,9 @@ def _without_edges(comm: Communicator, n_nodes: int, seed: int, refused: Mapping
 
 
 def _row_numbers(parts: Array, order: Array | None = None) -> Array:
-    """Return each node's row number, counted rank after rank, where parts[i] is node i's rank; in a rank by `order`, or by id if None."""
+    """Return the row number of each node, counted rank after rank, where parts[i] is the rank of node i. The rows of a rank stand
+    as in the permutation `order` (None: by id).
+    """
     by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
     numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
     numbers[by_part] = np.arange(len(parts))
@@ -207,7 +215,7 @@ def _on_root(comm: Communicator, action: Callable[[], T]) -> T:
 
 
 def _kind(parts: object) -> str:
-    """Return `parts` if it is a method's name, else the name of its Python type, so that ranks can compare what they were passed.
-    Ranks compare the results first, because values of different types cannot be compared.
+    """Return `parts` if it is a string, the name of a method; else the name of its Python type. Ranks compare this text first,
+    because values of different types cannot be compared.
     """
     return parts if isinstance(parts, str) else type(parts).__name__

@@ -34,7 +34,7 @@ class SharedState(Unchanging):
         self.comm, self.profile, self.memo = comm, profile, Memo(state)
 
     def copy_without_memo(self: T) -> T:
-        """Return a shallow copy of the graph with an empty cache of computed results, such as exchanges."""
+        """Return a shallow copy of the graph whose cache of results, such as stored sums and exchanges, is empty."""
         graph: T = object.__new__(type(self))
         vars(graph).update(vars(self), memo=Memo(self.memo.state))
         return graph

@@ -40,7 +40,9 @@ class EdgeValues(NamedTuple):
             raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
 
     def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None, Array | None]":
-        """Return (weights, features, times) of the edges at `index`, None for values that the edges do not have."""
+        """Return (weights, features, times) of the edges selected by `index`, an index array or slice; None in place of values that
+        the edges do not have.
+        """
         weight, features, time = (None if values is None else values[index]
                                   for values in (self.weight, self.features, self.time))
         return weight, features, time
@@ -48,7 +50,8 @@ class EdgeValues(NamedTuple):
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
-    """Return this rank's checked EdgeValues; errors append `owner` to names, and edge_ids() returns the edges' global ids. Collective.
+    """Return this rank's edge values as EdgeValues, checked on all ranks together; None stands for no values. Errors append
+    `owner`, such as " of" and a relation, and edge_ids() returns the edges' global ids for them. Collective.
 
     Parameters
     ----------
@@ -74,7 +77,8 @@ def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLi
 
 
 def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
-    """Return `n` times as int64, where NumPy dates become nanoseconds since 1970; None stays None. Errors name `name`.
+    """Return `times` of `n` edges as an int64 array: integers, or NumPy dates as nanoseconds since 1970. None stays None. Errors
+    start with `name`.
 
     Raises
     ------
@@ -99,8 +103,8 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
-    """Return edge values as float32 or float64, (n_edges,) if `n_dims` is 1, (n_edges, n) if 2; None stays None. Errors name
-    `name`. Raise a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
+    """Return edge values as float32 or float64, (n_edges,) if `n_dims` is 1, (n_edges, n) if 2; None stays None. An error that
+    starts with `name` refuses another shape or dtype, and values that are not finite.
     """
     if values is None:
         return None
@@ -115,16 +119,17 @@ def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> A
 
 def _first_negative(comm: Communicator, weight: Array,
                     edge_ids: Callable[[], Array]) -> tuple[int, float] | None:
-    """Return (id, weight) of the first edge with a negative weight on the lowest rank that has one; None without one. Collective."""
+    """Return (global id, weight) of an edge with a negative weight: the first one of the lowest rank that has one; None if no rank
+    has one. edge_ids() returns this rank's global ids. Collective.
+    """
     at = int(np.argmax(weight < 0)) if len(weight) and weight.min() < 0 else None
     local = None if at is None else (int(edge_ids()[at]), float(weight[at]))
     return next((negative for negative in comm.allgather(local) if negative is not None), None)
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError if `ambiguous_edge_count` is above 0, because the values called `name` could be given to wrong edges.
-
-    This can happen if `from_edges` dropped as many edges as it added; see `LayerGraph.ambiguous_edge_count`.
+    """Raise a ConfigError, which starts with `name`, if `ambiguous_edge_count` is above 0: `from_edges` then dropped as many edges
+    as it added, so values in the caller's order would have the right number and belong to wrong edges.
     """
     if ambiguous_edge_count:
         raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as "
@@ -133,7 +138,8 @@ def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
 
 
 def range_error(weight: Array, values: Array) -> DataError | None:
-    """Return a DataError for the first weight whose converted value in `values` is not finite; None if all are finite.
+    """Return a DataError that names the first entry of `weight` whose converted value in `values`, such as a float32, is not
+    finite; None if all are finite.
 
     Parameters
     ----------
@@ -161,7 +167,8 @@ def positive(degrees: Array) -> Array:
 
 
 def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
-    """Return the sum of each CSR row's values, (n_rows,) float64, where values(s) returns the values of the edges in the slice s.
+    """Return the sum of the edge values in each CSR row, (n_rows,) float64, which does not depend on the order of the edges.
+    values(s) returns the values of the edges in the slice s.
 
     Parameters
     ----------
@@ -182,8 +189,8 @@ def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
 
 
 def _fixed_point_sums(indptr: Array, values: Array) -> Array:
-    """Return the sum of `values` in each row of a CSR, added in integer arithmetic, so that their order does not matter. Values
-    are rounded to multiples of 2^(e - 60), where 2^e is a power of two above the row's values.
+    """Return the sum of `values` in each row of a CSR. The sum is added in integer arithmetic, as multiples of 2^(e - 60) where 2^e
+    is above all values of the row, so that the order does not matter.
     """
     lengths = np.diff(indptr)
     nonempty, starts = lengths > 0, indptr[:-1][lengths > 0]
@@ -202,7 +209,8 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Reorder `values` from the CSR's order to the order of edge values: value k goes to index numbers[k]; None keeps the order.
+    """Return `values`, which are in the order of the CSR's edges, in the order of edge values: values[k] goes to position
+    numbers[k]. If `numbers` is None, both orders are the same.
 
     Parameters
     ----------

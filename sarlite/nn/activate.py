@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 
 class Statistics(NamedTuple):
-    """Mean and inverse standard deviation of each feature column, for batch norm.
+    """Mean and inverse standard deviation of each column of a batch norm's input, with which the columns are normalised.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class Statistics(NamedTuple):
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
-    """Return dropout(f(y + beta)): y is x, or x normalised with `statistics` and `gamma`; `kind` names f; `overwrite` reuses x's memory.
-
-    With `statistics`, y = (x - mean) * inv_std * gamma; else y = x. Without `beta` nothing is added.
+    """Return dropout(f(y + beta)). y is x, or with `statistics` the normalised (x - mean) * inv_std * gamma; f is the function
+    named `kind`, with factor `alpha` for "elu". `mask` is the dropout mask (None: no dropout); `overwrite` writes the result over
+    x.
 
     Parameters
     ----------
@@ -109,7 +109,8 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 @by_numerics
 def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
                     wanted: bool) -> Array:
-    """Return the gradients of beta and gamma, (2, n_feat), by the kernel call `pull`, if `wanted`; write the gradient of x to `dx`.
+    """Return the gradients of beta and gamma, (2, n_feat), which may be 0 unless `wanted`; write the gradient of x to `dx` if it is
+    not None. pull(dx, sums, means) is the backward kernel, and g the gradient of the output.
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

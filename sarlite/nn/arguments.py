@@ -21,14 +21,15 @@ def check_dtype(dtype: DType) -> np.dtype[np.generic]:
 
 
 def check_random(rng: object) -> Random:
-    """Return `rng`; raise a ConfigError if it is not a `Random`, for example a NumPy generator."""
+    """Return `rng` if it is an `nn.Random`; raise a ConfigError for anything else, for example a NumPy generator."""
     if not isinstance(rng, Random):
         raise ConfigError(f"rng is a {type(rng).__name__}, but must be an nn.Random, such as nn.Random(seed=0)")
     return rng
 
 
 def check_input(layer: str, x: object, n_feat: int, dtype: DType, ndim: int | None = 2) -> None:
-    """Raise a ShapeError that names the `layer` unless x has `n_feat` features, the dtype `dtype`, and `ndim` axes (None for any).
+    """Raise a ShapeError that names `layer` unless the last axis of x has `n_feat` values and x has `ndim` axes (None: any number).
+    Floats must have the dtype `dtype`.
 
     Parameters
     ----------

@@ -57,16 +57,16 @@ class Dot(Module):
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). `relation` is ignored."""
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). `relation` has no effect."""
         return (head * tail).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores (n, c) of each head (n, width) with each tail (c, width), as one product."""
+        """Return the scores (n, c) of each of n heads, (n, width), with each of c tails, (c, width), computed as one matrix product."""
         return heads @ tails.T
 
 
 class _Relation(Module):
-    """Base class of decoders with a learned row r of `width` numbers, or with one for each of `n_out` relations or labels.
+    """Base class of decoders with learned rows r of `width` numbers: one row, or with `n_out` one row for each relation or label.
 
     Parameters
     ----------
@@ -98,9 +98,8 @@ class _Relation(Module):
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """Return the learned row of each link's `relation`, or all learned rows if None, so that they broadcast with `head` and
-        `tail`. The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out`
-        rows, and (width,) otherwise.
+        """Return the learned row of each link, (n, 1, width), where relation[i] is the number of link i's row. If `relation` is
+        None, return all learned rows, (n_out, width) or (width,); they broadcast with the rows of heads and tails.
         """
         _check(self, head, tail, self.relation.shape[-1], relation, self.relation.ndim == 2)
         return self.relation if relation is None else self.relation[relation][:, None]
@@ -111,9 +110,8 @@ def _shape(width, n_out):
 
 
 def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
-    """Raise an error if `head` is not `width` wide, or if `relation` does not suit a decoder with, or without, `several_outputs`.
-    `several_outputs` is True if the decoder has a learned row for each relation or label. Then `relation` may be missing only if
-    each head has one tail; else it must be None.
+    """Raise an error unless `head` is `width` wide and `relation` suits the decoder. With `several_outputs` (a learned row for each
+    relation or label) it may be None only if each link has one candidate in `tail`; else it must be None.
     """
     if relation is not None and not several_outputs:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",
@@ -154,14 +152,15 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several.
+        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
+        the only one; if there are several, each scores the link, and the result is (n, n_out).
 
         A score is bit by bit the same if head and tail are exchanged.
         """
         return (self._row(head, tail, relation) * (head * tail)).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
-        """Return the scores (n, c) of each head (n, width) with each tail (c, width), as one product."""
+        """Return the scores (n, c) of each of n heads, (n, width), with each of c tails, (c, width), computed as one matrix product."""
         _check(self, heads, tails, self.relation.shape[-1], None, self.relation.ndim == 2)
         return (heads * self.relation) @ tails.T
 
@@ -192,7 +191,9 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
+        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
+        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -219,7 +220,9 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
+        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
+        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -255,7 +258,9 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of c tails per head, by learned row relation[i]; without `relation` by all rows, (n, n_out) if several."""
+        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
+        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -296,7 +301,9 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return scores (n, c) of c tails per head, by output relation[i]; without `relation` by all outputs, (n, n_out) if several."""
+        """Return the scores (n, c) of c candidate tails per head. Link i uses the output relation[i], or without `relation` the
+        only one; if there are several, all are returned for each link, (n, n_out).
+        """
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
@@ -318,7 +325,8 @@ DECODERS: dict[str, Callable[..., Callable[..., Tensor]]] = {
 
 
 class LinkPredictor(Module):
-    """Model of links: an encoder outputs rows of nodes, and a decoder scores the candidates of a `LinkGraph`.
+    """Model of links: an encoder computes rows of nodes, and a decoder computes from these rows the scores of the candidate links
+    of a `LinkGraph`.
 
     Parameters
     ----------
@@ -358,7 +366,8 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the scores of the candidate links of `graph`, a LinkGraph, (n_dst, n_candidates), from node features `h`. Collective.
+        """Return the scores of the candidate links of `graph`, a LinkGraph, (n_dst, n_candidates), computed from the node features
+        `h` (by node type, if a dict). Collective.
 
         With a decoder of `n_out` outputs the shape is (graph.n_dst, n_out).
 

@@ -15,7 +15,8 @@ from sarlite.types import Array, ArrayLike
 
 
 class Group:
-    """Parameters that an optimizer updates together. Their values are views of one array, their gradients of another.
+    """Parameters that an optimizer updates together. Their values are views of one array, `data`, and their gradients views of
+    another, `grad`.
 
     A group has all replicated parameters of a module, or a single parameter that is owned by rows.
 
@@ -77,7 +78,9 @@ class Group:
 
     @property
     def grad(self) -> Array:
-        """Gradients of the parameters in one array. Reading it sets `touched`, the rows that have a gradient, to None (any row)."""
+        """Gradients of the parameters in one array. A reader may change any row, so reading it sets `touched`, the rows that have a
+        gradient, to None (any row may have one).
+        """
         for p in self._parameters:
             p.touched = None
         return self.gradient
@@ -88,7 +91,9 @@ class Group:
 
     @property
     def gradient(self) -> Array:
-        """Gradients of the parameters in one array. Unlike `grad`, reading it keeps `touched`, so only rows in `touched` may be changed."""
+        """Gradients of the parameters in one array. Reading it, unlike `grad`, leaves `touched` (rows that have a gradient)
+        unchanged, so the reader must change no other rows.
+        """
         for name, p, (_, view) in zip(self.names, self._parameters, self._views):
             if p.gradient is not view:
                 _copy(name, np.zeros_like(view) if p.gradient is None else p.gradient, view)
@@ -114,13 +119,17 @@ class Group:
             self._parameters[0].touched = []
 
     def changed(self) -> None:
-        """Tell the tape that the values of the parameters were changed in place."""
+        """Tell the tape that the values of the parameters were changed in place, so that a backward pass which needs the old values
+        raises an error.
+        """
         for p in self._parameters:
             p.changed()
 
 
 def _copy(name: str, array: Array, view: Array) -> None:
-    """Copy `array` into `view`, a parameter's values or gradient; raise a ConfigError that gives its `name` if shape or dtype differ."""
+    """Copy `array`, which a program assigned to the parameter `name`, into `view`, the parameter's part of the flat array. Raise a
+    ConfigError if shape or dtype differ.
+    """
     if array.shape != view.shape or array.dtype != view.dtype:
         raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} "
                           "in the flat array")
@@ -128,7 +137,8 @@ def _copy(name: str, array: Array, view: Array) -> None:
 
 
 class Flat:
-    """All parameters of a module: the replicated ones in one array, and one array for each parameter whose rows ranks own.
+    """All parameters of a module in few arrays: one array for all replicated parameters, and one for each parameter whose rows are
+    divided among ranks.
 
     `flatten` returns a `Flat`.
 
@@ -206,7 +216,8 @@ class Flat:
             group.zero_grad()
 
     def start_allreduce(self, comm: Communicator) -> Request:
-        """Start to sum the gradients of the replicated parameters over ranks, and return the request. Collective.
+        """Start to sum the gradients of the replicated parameters over the ranks of `comm`; return the request, after whose end
+        `grad` has the sums. Collective.
 
         `grad` has the sums when the request is done. Until then no other collective may run on `comm`, so pass a
         channel of a communicator.
@@ -216,13 +227,16 @@ class Flat:
         return comm.start_allreduce(self.grad)
 
     def changed(self) -> None:
-        """Tell the tape that the values of the parameters were changed in place."""
+        """Tell the tape that the values of the parameters were changed in place, so that a backward pass which needs the old values
+        raises an error.
+        """
         for group in self.groups:
             group.changed()
 
 
 def flatten(module: Module) -> Flat:
-    """Move a module's parameters into few arrays, and return the `Flat` that holds these arrays, for an optimizer.
+    """Move the values and gradients of a module's parameters into few arrays, and return the `Flat` that holds these arrays, for an
+    optimizer.
 
     Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as all
     other ranks. A second call for the same module returns the same `Flat`, so two optimizers step the same values.

@@ -24,7 +24,8 @@ from sarlite.types import Array, ArrayLike, DType
 
 
 def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DType = np.float32) -> Parameter:
-    """Return a new Parameter of `shape` with values drawn uniformly from [-a, a], a = sqrt(6 / (n_in + n_out)).
+    """Return a new Parameter of `shape` with values drawn uniformly from [-a, a], a = sqrt(6 / (n_in + n_out)), where n_in and
+    n_out are the widths of a layer's input and output.
 
     Parameters
     ----------
@@ -97,7 +98,8 @@ class Linear(Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, x: Tensor, add_to: Tensor | None = None) -> Tensor:
-        """Return x W + b, or add_to + x W + b if `add_to` is not None, in the memory of `add_to` if possible.
+        """Return x W + b, or add_to + x W + b if `add_to` is not None. The sum is then written over the values of `add_to` where
+        that is possible.
 
         Parameters
         ----------
@@ -162,7 +164,7 @@ class Embedding(Module):
         self.weight = Parameter(values, ids, node_type)
 
     def __call__(self, rows: ArrayLike | slice | None = None) -> Tensor:
-        """Return the learned rows at the indices `rows`, (k, n_feat); by default all rows.
+        """Return the learned rows at the positions `rows` (bool mask, slice or integers), (k, n_feat); None for all rows.
 
         Parameters
         ----------
@@ -213,7 +215,8 @@ class Dropout(Module):
         self.layer = rng.layer()
 
     def __call__(self, x: Tensor, ids: Tensor | Array, node_type: str = "") -> Tensor:
-        """Return x with dropout in training, whose mask depends on the rows' global ids and node type; return x in evaluation.
+        """In training return x * mask / (1 - p), where the mask depends on the global ids `ids` of the rows and on their node type;
+        in evaluation return x.
 
         Parameters
         ----------
@@ -230,7 +233,9 @@ class Dropout(Module):
         return f"p={self.p:g}"
 
     def mask_key(self, node_type: str = "") -> tuple[float, int]:
-        """Return (dropout probability, 64-bit key of the mask of rows of `node_type`), as `fn.attend` takes; (0.0, 0) in evaluation."""
+        """Return (dropout probability, 64-bit key of the dropout mask for rows of `node_type`), the arguments of `fn.attend`; in
+        evaluation return (0.0, 0), for no dropout.
+        """
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
     def coin(self, node_type: str = "") -> tuple[float, int]:
@@ -240,7 +245,7 @@ class Dropout(Module):
 
 
 class Activation(Module):
-    """Step between two layers: bias or batch norm, activation function and dropout, in one pass over memory.
+    """Step between two layers: batch norm or a bias, then an activation function, then dropout, in one pass over memory.
 
     Parameters
     ----------
@@ -301,9 +306,8 @@ class Activation(Module):
         self.dropout = Dropout(dropout, rng)
 
     def __call__(self, x: Tensor, graph: OutputRows, overwrite: bool = False) -> Tensor:
-        """Return rows x of `graph`'s destinations after batch norm or bias, activation and dropout; if `overwrite`, in x's memory.
-
-        The result has x's shape (n_dst, n_feat). The call is collective with batch norm.
+        """Return x after batch norm or bias, activation function and dropout, (n_dst, n_feat). Row i of x belongs to destination i
+        of `graph`, whose ids determine the dropout mask; `overwrite` writes the result over x. Collective with batch norm.
 
         Parameters
         ----------

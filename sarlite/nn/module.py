@@ -17,7 +17,7 @@ M = TypeVar("M", bound="Module")
 
 
 class NamedParameters(Protocol):
-    """Object with `named`, a list of (name, parameter), such as `flat.Flat`."""
+    """Object with the attribute `named`, a list of (name, parameter), such as a `flat.Flat`."""
 
     named: Sequence[tuple[str, "Parameter"]]
 
@@ -73,7 +73,9 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Array | None:
-        """Gradient, of the shape of `data`, or None. Reading it sets `touched`, the list of rows with a gradient, to None (any row)."""
+        """Gradient, of the shape of `data`, or None. A reader may change any row, so reading it sets `touched`, the list of rows
+        that have a gradient, to None (any row may have one).
+        """
         self.touched = None
         return _grad.__get__(self)
 
@@ -84,11 +86,15 @@ class Parameter(Tensor):
 
     @property
     def gradient(self) -> Array | None:
-        """Gradient, or None. Unlike `grad`, reading it keeps `touched`, so the caller may change only rows in `touched`."""
+        """Gradient, of the shape of `data`, or None. Reading it, unlike `grad`, leaves `touched` (rows that have a gradient)
+        unchanged, so the reader must change no other rows.
+        """
         return _grad.__get__(self)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add `gradient`, which is 0 except in some rows, to `grad`, and append the indices of these rows to `touched`."""
+        """Add `gradient`, which is 0 except in the rows that it lists, to `grad`; append the indices of these rows to `touched`,
+        unless that is None (any row may have a gradient).
+        """
         if self.touched is None:
             super().add_rows(gradient)
         else:
@@ -104,7 +110,9 @@ _grad: MemberDescriptorType = Tensor.__dict__["grad"]  # the slot of the base cl
 
 
 def _unpickled(data: Array, ids: Array | None, node_type: str, requires_grad: bool) -> Parameter:
-    """Return a Parameter from the values that `Parameter.__reduce__` pickled; `ids` is None for a replicated parameter."""
+    """Return a Parameter with the attributes that `Parameter.__reduce__` pickled. `ids` are the global ids of its rows, or None for
+    a replicated parameter.
+    """
     parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad
     return parameter
@@ -117,7 +125,7 @@ def _checked_ids(ids, shape):
 
 
 class Encoder(Protocol):
-    """Model of nodes inside a predictor of links or graphs: encoder(graph, x) -> one row for each node."""
+    """Model of nodes inside a model of links or graphs: a call encoder(graph, x) returns one row for each node."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Tensor: ...
     def first_layer(self) -> Sequence["Module | Parameter"]: ...
@@ -156,7 +164,7 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return text for `repr` with names and shapes of this module's own parameters; inner modules have their own text."""
+        """Return the names and shapes of this module's own parameters as text, for `repr`; inner modules are not included."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
@@ -177,7 +185,9 @@ class Module:
                 todo.extend([(_join(name, n), m) for n, m in module._members(Module)][::-1])
 
     def _members(self, kind: type[K]) -> Iterator[tuple[str, K]]:
-        """Yield (dotted name, object) of the objects of class `kind` in the attributes, also in lists and dicts, not in inner modules."""
+        """Yield (dotted name, object) for each object of class `kind` in this module's attributes or in lists, tuples and dicts
+        there. Inner modules are not searched.
+        """
         for name, value in vars(self).items():
             yield from _find(name, value, kind)
 
@@ -203,7 +213,7 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def row_ids(self) -> dict[str, Array]:
-        """Return {name: (n_rows,) global ids of this rank's rows} of each parameter whose rows are divided among ranks."""
+        """Return {parameter name: global ids of its rows on this rank, (n_rows,)} for the parameters whose rows are divided among ranks."""
         return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
 
     @property
@@ -260,9 +270,8 @@ class Module:
 
 
 def load_arrays(targets: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
-    """Copy each array of `state` into the array of `targets` with the same name. Errors call `targets` by `owner`, as "the model".
-
-    Raises a CheckpointError that names `owner`, before anything is changed, unless all names, shapes and dtypes agree.
+    """Copy each array of `state` into the array of `targets` with the same name. Raise a CheckpointError that names `owner` (such
+    as "the model", whose arrays `targets` are) unless all names, shapes and dtypes agree.
     """
     for name in sorted(targets.keys() ^ state.keys()):
         raise CheckpointError(f"{name!r} is missing from {owner if name in state else 'the checkpoint'}")
@@ -288,7 +297,9 @@ def _join(prefix, name):
 
 
 def _find(name: str, value: object, kind: type[K]) -> Iterator[tuple[str, K]]:
-    """Yield (dotted name, object) of each object of class `kind` in the attribute `name`: its `value`, or items of lists and dicts."""
+    """Yield (dotted name, object) for each object of class `kind` in `value`, the value of the attribute `name`: `value` itself, or
+    items of lists, tuples and dicts.
+    """
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):

@@ -58,7 +58,8 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, M2 = sum (x - mean)^2) of all rows, from `moments`, the same three of disjoint sets of rows.
+    """Return (number of rows, mean, M2) of the union of disjoint sets of rows, where M2 = sum (x - mean)^2. `moments` has (number
+    of rows, mean, M2) of each set.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
 
 @by_numerics
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, M2 = sum (x - mean)^2) of each column over the rows of all ranks, in float64. Collective.
+    """Return (number of rows, mean, sum (x - mean)^2) over the rows of all ranks, for each column in float64; x has this rank's
+    rows. Collective.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
 
 
 class BatchNorm(Module):
-    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, with mean and variance of each column.
+    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, where each column of x has a mean and a variance.
 
     In training the moments are those of the rows of all ranks, with the biased variance M2 / n. In evaluation they are
     running averages of the mean and of the unbiased variance M2 / (n - 1). Each training call updates the averages:
@@ -161,9 +163,8 @@ class BatchNorm(Module):
             raise ConfigError(f"momentum is {momentum}, but must be in [0, 1]: the weight of a batch in the running averages")
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
-        """Return x, this rank's rows, normalised by mean and variance over the ranks of `comm`, or by running averages in evaluation.
-
-        The call is collective in training.
+        """Return x, this rank's rows, normalised with the mean and the variance of each column over the rows of all ranks of
+        `comm`; in evaluation with running averages instead. Collective in training.
 
         Parameters
         ----------
@@ -176,7 +177,9 @@ class BatchNorm(Module):
 
     def activated(self, x: Tensor, comm: Communicator, *, kind: str = "identity", mask: kernels.Mask | None = None,
                   overwrite: bool = False) -> Tensor:
-        """Return x after batch norm, activation `kind` and dropout `mask`, in x's memory if `overwrite`; see `activate`. Collective."""
+        """Return f(y) with dropout, where y is x after batch norm over the ranks of `comm`, and f is the function named `kind`.
+        `mask` is the dropout mask (None: no dropout); `overwrite` writes the result over x. Collective.
+        """
         check_input("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._recorded_moments is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
@@ -189,7 +192,9 @@ class BatchNorm(Module):
         return f"{len(self.gamma)}"
 
     def _statistics(self, x: Tensor, comm: Communicator) -> Statistics:
-        """Return the mean and inverse standard deviation of each column to normalise x with; in training, update the running averages."""
+        """Return the mean and inverse standard deviation of each column that normalise x: of the rows of all ranks in training,
+        which also updates the running averages; else the running averages.
+        """
         if self.training:
             count, mean, m2 = self._moments(x, comm)
             if count:
@@ -205,15 +210,16 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _variance(self, count: int, mean: Array, m2: Array, dtype: DType) -> Array:
-        """Return each column's unbiased variance m2 / (count - 1), m2 = sum (x - mean)^2; the running variance if all values are
-        equal. A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and the
-        column's value by 1 / sqrt(eps).
+        """Return each column's unbiased variance m2 / (count - 1), where m2 = sum (x - mean)^2. For a column of equal values return
+        the running variance, because evaluation would divide by a variance of about 0.
         """
         variance = m2 / max(count - 1, 1)
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)
 
     def _moments(self, x: Tensor, comm: Communicator) -> tuple[int, Array, Array]:
-        """Return (number of rows, mean, sum (x - mean)^2) of the rows of all ranks; refuse an x that has no such rows. Collective."""
+        """Return (number of rows, mean, sum (x - mean)^2) over the rows of all ranks, for each column. Raise an error if x does not
+        hold rows of this rank alone. Collective.
+        """
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
@@ -223,7 +229,8 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), an evaluation of `model` whose batch norms use mean and variance of the evaluated rows, not running averages.
+    """Return run(), a function that evaluates `model`. Its batch norms use the mean and variance of the evaluated rows, and store
+    them in place of the running averages.
 
     The moments replace the running averages of the batch norms, so a later evaluation of the same rows, such as
     `sarlite.predict` of a checkpoint, has the same values. Running averages from training on minibatches are worse:

@@ -51,7 +51,7 @@ class Random:
         return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
-        """Return a NumPy generator that depends on the seed and on `index`, by default 0, 1, 2, ... from call to call.
+        """Return a NumPy generator that depends only on the seed and on `index`; if it is None, the calls are numbered 0, 1, 2, ...
 
         Equal seeds and indices give equal generators (Philox) on every rank and platform.
         """
@@ -61,12 +61,15 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return the number of a new layer: 0, 1, 2, ... Each layer with random numbers calls this method in its constructor."""
+        """Return the number of a new layer: 0, 1, 2, ... from call to call. The constructor of each layer with random numbers calls
+        this method.
+        """
         self._n_layers += 1
         return self._n_layers - 1
 
     def key(self, layer: int, node_type: str = "", purpose: str = "dropout") -> int:
-        """Return the 64-bit key of random numbers for `layer`, `node_type` and `purpose` (their use) in the current training step.
+        """Return the 64-bit key of the random numbers that layer number `layer` uses in the current training step for rows of
+        `node_type`. Each `purpose`, such as "dropout", has a key of its own.
 
         Parameters
         ----------
@@ -86,9 +89,8 @@ class Random:
 
     def uniform(self, ids: ArrayLike, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
-        """Return (n, n_feat) values uniform in [-bound, bound), row i for the node with global id ids[i], for `layer` and `purpose`.
-
-        Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose, and not on the other rows.
+        """Return (n, n_feat) random values uniform in [-bound, bound). Row r depends only on the seed, the global id ids[r], the
+        layer's number, the node type and the `purpose`, a name of the numbers' use.
 
         Parameters
         ----------

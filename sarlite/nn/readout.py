@@ -19,7 +19,7 @@ READOUTS = ("sum", "mean", "max", "attention")
 
 
 class Readout(Module):
-    """Aggregation of the rows of each graph's nodes, from (n_src, width) to (n_dst, width).
+    """Aggregation of node rows to graph rows: from one row for each node, (n_src, width), to one row for each graph, (n_dst, width).
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ class Readout(Module):
             self.scores = glorot(rng, (check_int("width", width, 1), 1), width, 1, dtype)
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return one row for each graph of the GraphSet `graph`, (n_dst, width), from node rows h, (n_src, width). Collective.
+        """Return one row for each graph of `graph`, a GraphSet, (n_dst, width), aggregated from the rows of its nodes, h, (n_src,
+        width). Collective.
 
         Parameters
         ----------
@@ -89,7 +90,8 @@ class Readout(Module):
 
 
 class GraphPredictor(Module):
-    """Model of graphs: an encoder outputs rows of nodes, a readout makes them rows r of graphs; then relu(r + b) W + c.
+    """Model of graphs: an encoder computes rows of nodes, a readout aggregates them to a row r of each graph, and the result is
+    relu(r + b) W + c.
 
     Parameters
     ----------
@@ -132,7 +134,9 @@ class GraphPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return one row for each graph of the GraphSet `graph`, (n_dst, n_out), from node features h, (n_src, n_in). Collective."""
+        """Return one row for each graph of `graph`, a GraphSet, (n_dst, n_out), computed from the features of its nodes, h, (n_src,
+        n_in). Collective.
+        """
         graph = _checked(graph, "GraphPredictor")
         return self.linear(self.activation(self.readout(graph, self.encoder(graph.nodes, h)), graph))
 

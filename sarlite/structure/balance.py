@@ -24,7 +24,8 @@ _NODES_SHARE = 0.05
 
 
 def check(balance: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the counts named by the option `balance` ("nodes", "edges", "train") as a tuple; None or "auto" gives None, the default.
+    """Return the option `balance` as a tuple of the counts to balance, some of "nodes", "edges" and "train"; for None or "auto"
+    return None, which stands for the default.
 
     Parameters
     ----------
@@ -46,7 +47,8 @@ def check(balance: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def chosen(balance: str | Sequence[str] | None, degrees: Array) -> tuple[str, ...]:
-    """Return the names of the counts that parts are balanced by: the option `balance`, or a default that depends on the in-`degrees`.
+    """Return the names of the counts to balance between parts: the names in the option `balance`, or if it is None or "auto", a
+    default that depends on the in-`degrees` of the nodes.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.
@@ -63,7 +65,8 @@ def by_degrees(mean: float, deviation: float) -> tuple[str, ...]:
 
 
 def weights(degrees: Array, balance: Sequence[str]) -> Array | None:
-    """Return node weights, (n_nodes,) int64, with which METIS balances nodes or edges, whichever are in `balance`; None if all are 1.
+    """Return node weights, (n_nodes,) int64, for METIS: their sums are balanced, so that the counts in `balance`, "nodes" or
+    "edges" (in-edges, `degrees` of each node), are even. None, for equal weights, if "edges" is not in `balance`.
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at
@@ -79,7 +82,8 @@ def weights(degrees: Array, balance: Sequence[str]) -> Array | None:
 
 
 def fill_empty(parts: Array, n_parts: int) -> Array:
-    """Move one node of the largest part into each empty part: change `parts`, (n_nodes,) part numbers, in place, and return it.
+    """Move one node of the largest part into each empty part, if there is one. `parts`, the part number of each node, is changed in
+    place and returned.
 
     At least `n_parts` nodes are needed.
     """
@@ -93,7 +97,8 @@ def fill_empty(parts: Array, n_parts: int) -> Array:
 
 
 def even_nodes(xadj: Array, adjncy: Array, parts: Array, n_parts: int, degrees: Array) -> Array:
-    """Move nodes of low in-degree from large to small parts of the graph with the CSR (`xadj`, `adjncy`); change and return `parts`.
+    """Even out the parts' numbers of nodes: move nodes of low in-degree (`degrees`) from large to small parts. `xadj`, `adjncy` is
+    the graph's CSR; `parts`, the part of each node, is changed in place and returned.
 
     Among the nodes of lowest degree, whose moves leave the edges even, the nodes that cost the fewest cut edges move.
 
@@ -120,7 +125,8 @@ def even_nodes(xadj: Array, adjncy: Array, parts: Array, n_parts: int, degrees: 
 
 
 def swap_training(xadj: Array, adjncy: Array, parts: Array, n_parts: int, train: Array) -> Array:
-    """Balance the training nodes (mask `train`) of the graph with the CSR (`xadj`, `adjncy`) by swapping nodes; change and return `parts`.
+    """Even out the parts' numbers of training nodes (True in `train`): swap them with other nodes. `xadj`, `adjncy` is the graph's
+    CSR; `parts`, the part of each node, is changed in place and returned.
 
     Training nodes of the part with the most training nodes are swapped with other nodes of the part with the fewest.
     """
@@ -143,7 +149,9 @@ def swap_training(xadj: Array, adjncy: Array, parts: Array, n_parts: int, train:
 
 
 def even_group(xadj: Array, adjncy: Array, parts: Array, n_parts: int, nodes: Array) -> None:
-    """Balance the group `nodes`, such as a node type, among parts of the graph with the CSR (`xadj`, `adjncy`); change `parts` in place."""
+    """Even out how many of `nodes`, such as all nodes of a type, each part has: move nodes to other parts. `xadj`, `adjncy` is the
+    graph's CSR; `parts`, the part of each node, is changed in place.
+    """
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)
@@ -155,7 +163,9 @@ def even_group(xadj: Array, adjncy: Array, parts: Array, n_parts: int, nodes: Ar
 
 
 def cheapest(xadj: Array, adjncy: Array, parts: Array, nodes: Array, home: int, away: int, count: int) -> Array:
-    """Return `count` nodes among `nodes`, whose move from part `home` to `away` adds the fewest cut edges in the CSR (`xadj`, `adjncy`)."""
+    """Return the `count` nodes of `nodes` whose moves from part `home` to part `away` each add the fewest cut edges. `xadj`,
+    `adjncy` is the graph's CSR; `parts` has the part of each node.
+    """
     lengths = xadj[nodes + 1] - xadj[nodes]
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths
@@ -166,7 +176,8 @@ def cheapest(xadj: Array, adjncy: Array, parts: Array, nodes: Array, home: int, 
 
 
 def warning(measures: JsonObject, method: str, balance: str | None = None) -> str | None:
-    """Return a text that names the uneven counts in a partition's `measures` and a remedy for `method`; None if all counts are even.
+    """Return a text that names the uneven counts in `measures` (result of `partition.measures`) and a remedy; None if all counts
+    are even. `method` divided the nodes and was asked to balance `balance` (None: its default).
 
     Parameters
     ----------

@@ -90,7 +90,9 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """Position in `indices` of each edge of `transpose`, (n_edges,): edge values at these positions are in the order of `transpose`."""
+        """Position in `indices` of each edge of `transpose`, (n_edges,): values[transpose_position] are edge values in the order of
+        `transpose`.
+        """
         return self._transposed()[2]
 
     @cached_property
@@ -134,19 +136,24 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self) -> "Edges":
-        """Return `self`, or for a `ColumnRange` a copy, so that the CSR which the copy computes is freed with the copy."""
+        """Return these edges as an object without stored results: a copy for a `ColumnRange`, whose computed CSR is freed with the
+        copy; else `self`, which computes no CSR.
+        """
         return self
 
     @cached_property
     def pieces(self):
-        """List of Edges, ranges of CSR rows that divide the edges; each range has about `n_src` edges, or `PIECE_EDGES` if that is more.
+        """Edges divided into consecutive ranges of CSR rows, a list of Edges. Each has about `PIECE_EDGES` edges, or `n_src` if
+        that is more.
 
         An array with one value for each edge of a piece then takes no more memory than one with a value for each node.
         """
         return self.in_pieces(PIECE_EDGES)
 
     def in_pieces(self, least_edges: int) -> "list[Edges]":
-        """Return the edges divided into ranges of CSR rows, a list of Edges with about max(least_edges, n_src) edges each."""
+        """Return the edges divided into consecutive ranges of CSR rows, a list of Edges. Each has about `least_edges` edges, or
+        `n_src` if that is more.
+        """
         step = max(least_edges, self.n_src)
         if self.n_edges <= step:
             return [self]
@@ -176,19 +183,19 @@ class Edges:
         return _gather(values, self.dst)
 
     def at_edge(self, values: Array) -> Array:
-        """Return the value of each of these edges, (n_edges, ...), from `values` of all edges of the part."""
+        """Return the values of these edges, (n_edges, ...), from `values`, the edge values of the whole part."""
         return values if self.edge_index is None else _gather(values, self.edge_index)
 
     def sum_to_dst(self, values: Array, out: Array, **scale: Any) -> None:
-        """Add each edge's value, (n_edges, ...), to its destination's row of `out`, (n_dst, ...), after multiplying by factors in `scale`.
-
-        `scale` are the options of `kernels.spmm` for factors, such as dst_scale.
+        """Add `values`, a value of each edge, (n_edges, ...), to the rows of their destinations in `out`, (n_dst, ...). `scale` are
+        keyword arguments of `kernels.spmm` with factors, such as dst_scale.
         """
         kernels.spmm(self.indptr, None, np.ascontiguousarray(values), out, rows=self.rows, **scale)
 
 
 class Block(Edges):
-    """Edges from the source nodes of part q to the destination nodes of part p, as a CSR with a column for each source.
+    """Edges from the source nodes of part q to the destination nodes of part p, as a CSR with a row for each destination and a
+    column for each source.
 
     Parameters
     ----------
@@ -207,15 +214,15 @@ class Block(Edges):
 
     @cached_property
     def positions(self):
-        """Position of each edge among all edges of the part, where each row's edges are sorted by source; see `Edges`."""
+        """Position of each edge of this block among all edges of the part, where the edges of a row are sorted by source; None if
+        the block has all edges of the part.
+        """
         return None if self.order is None else self.order[0].positions(self.order[1], self.indices.dtype)
 
 
 class EdgeOrder:
-    """Positions of each block's edges among all edges of a part, sorted by row and source; computed when they are needed.
-
-    In source order a row's edges from one part follow its edges from the parts before. So the positions can be computed
-    from the `indptr` of the blocks, and no array of n_edges entries is stored.
+    """Positions of the edges of each block among all edges of a part, sorted by row and then by source. They are computed from the
+    blocks' row pointers when they are needed, not stored.
 
     Parameters
     ----------
@@ -228,7 +235,9 @@ class EdgeOrder:
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members: Sequence[int], dtype: DType) -> Array:
-        """Return the positions of the edges of the blocks at the indices `members`, (n_edges,) of `dtype`; ascending for several blocks."""
+        """Return the positions, among all edges of the part, of the edges of the blocks with the numbers `members`, (n_edges,) of
+        `dtype`. The positions of several blocks are merged in ascending order.
+        """
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
@@ -240,7 +249,7 @@ class EdgeOrder:
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield for each block an array: the position, among all edges of the part, of the first edge of each CSR row of the block."""
+        """Yield an array for each block: for each CSR row of the block the position of the row's first edge among all edges of the part."""
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)
@@ -266,7 +275,7 @@ class RowRange(Edges):
 
 
 class ColumnRange(Edges):
-    """Edges of consecutive columns of a block, as a CSR of their own.
+    """Edges of consecutive CSR columns (source rows) of a block, as a CSR of their own.
 
     The transpose is a range of the block's transpose; the CSR by row is computed when it is first used.
     """
@@ -278,7 +287,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def n_edges(self):
-        """Number of edges, counted from the block's column indices, because not every schedule needs the block's transpose."""
+        """Number of edges, counted in the block's indices; `transpose` would give it too, but not every schedule needs a transpose."""
         return int(np.count_nonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop)))
 
     def anew(self):
@@ -313,9 +322,8 @@ class ColumnRange(Edges):
 
 
 class Bundle(tuple[Edges, ...]):
-    """Several sets of edges from the same source rows, such as the relations out of one node type.
-
-    One fetch of the source rows serves all sets.
+    """Several sets of edges out of the same source rows, such as the relations out of one node type, so that one fetch of the rows
+    serves all sets.
     """
 
     @property
@@ -347,7 +355,7 @@ class Bundle(tuple[Edges, ...]):
 
 
 def _all_or(rows: Array | None) -> RowIndex:
-    """Return `rows`, or slice(None) if `rows` is None, which stands for all rows."""
+    """Return `rows`, an index; for None, which stands for all rows, return slice(None)."""
     return slice(None) if rows is None else rows
 
 

@@ -19,7 +19,8 @@ _WORK = 1 << 22  # number of products that are held at a time when triangles are
 
 
 def log_normal(nodes: int, degree: float, max_degree: int | None = None, beta: float = 2.0) -> Array:
-    """Return the number of nodes of each degree d, in proportion to exp(-(log d / alpha)^beta), where alpha makes the mean `degree`.
+    """Return the numbers of nodes of degree 0, 1, 2, ..., which sum to `nodes`. The number of degree d >= 1 is proportional to
+    exp(-(log d / alpha)^beta), where alpha makes the mean `degree`; `max_degree` is by default sqrt(nodes * degree).
 
     With beta = 2 the distribution is log-normal.
 
@@ -78,7 +79,7 @@ def decaying(max_degree: int, cmax: float = 0.9, xi: float = 0.05) -> Array:
 
 
 class Blocks(NamedTuple):
-    """Blocks of nodes of nearly equal degree, within which pairs are joined at random (affinity blocks).
+    """Affinity blocks: sets of nodes of nearly equal degree, where each pair of nodes is joined with one probability.
 
     Block b has the sizes[b] nodes from node firsts[b] on. Each two of them are joined with probability rho[b].
     """
@@ -89,11 +90,8 @@ class Blocks(NamedTuple):
 
 
 def blocks(counts: Array, clustering: Array) -> Blocks:
-    """Divide nodes sorted by degree, counts[d] of degree d, into Blocks of d + 1 nodes, where pairs are joined to reach clustering[d].
-
-    The degree d of a block, at least 2, is the least degree of its nodes.
-
-    The probability rho of a block is the cube root of the clustering coefficient of degree d.
+    """Divide nodes, sorted by degree with counts[d] of degree d, into consecutive Blocks of d + 1 nodes, d the least degree in the
+    block. Pairs in a block are joined with probability clustering[d]^(1/3), which gives the clustering coefficient clustering[d].
     """
     first_nodes, least_degrees = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = end = int(counts[:2].sum())
@@ -110,7 +108,8 @@ def blocks(counts: Array, clustering: Array) -> Blocks:
 
 def bter(counts: Array, clustering: Array, features: int = 64, classes: int = 8, train: float = 0.1, val: float = 0.2,
          seed: int = 0, chunk: int = 1 << 20) -> Generated:
-    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], `chunk` pairs at a time, and random features and labels.
+    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering coefficient clustering[d], and random features and
+    labels. `train` and `val` are shares or numbers of nodes of each class; `chunk` pairs are drawn at a time.
 
     Phase 1 joins nodes within each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
     the part of their degree that phase 1 left (Chung-Lu model). A self loop or an edge that exists already is drawn
@@ -163,7 +162,9 @@ def bter(counts: Array, clustering: Array, features: int = 64, classes: int = 8,
 
 
 def _inside(rng: np.random.Generator, affinity_blocks: Blocks, n_nodes: int, chunk: int) -> Iterator[Array]:
-    """Yield arrays of edges (u, v) within blocks, as u * n_nodes + v, drawn by the blocks' probabilities from `chunk` pairs at a time."""
+    """Yield arrays of edges (u, v), coded as u * n_nodes + v, within the affinity blocks. Each pair of nodes in a block is drawn
+    with the block's probability rho; `chunk` pairs are tried at a time.
+    """
     ends = np.concatenate(([0], np.cumsum(affinity_blocks.sizes * (affinity_blocks.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
@@ -179,7 +180,9 @@ def _inside(rng: np.random.Generator, affinity_blocks: Blocks, n_nodes: int, chu
 
 
 def _excess(counts: Array, affinity_blocks: Blocks) -> Array:
-    """Return each node's wanted degree minus its expected degree within its block, (n_nodes,); counts[d] nodes have the wanted degree d."""
+    """Return each node's wanted degree minus its expected number of edges within its block, at least 0, (n_nodes,). The nodes are
+    sorted by wanted degree, with counts[d] of degree d.
+    """
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
     of_block = np.repeat(affinity_blocks.rho * (affinity_blocks.sizes - 1), affinity_blocks.sizes)
     degrees[degrees.size - of_block.size :] -= of_block
@@ -187,8 +190,8 @@ def _excess(counts: Array, affinity_blocks: Blocks) -> Array:
 
 
 def _anywhere(rng: np.random.Generator, sums: Array, n_pairs: int, n_nodes: int, chunk: int) -> Iterator[Array]:
-    """Yield arrays of up to `chunk` edges (u, v), as u * n_nodes + v, `n_pairs` in all; `sums` are running sums of the nodes'
-    weights. `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
+    """Yield arrays of up to `chunk` edges (u, v), coded as u * n_nodes + v with u < v. `n_pairs` pairs are drawn in all, in
+    proportion to node weights whose running sums are `sums`; self loops are then dropped.
     """
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)
@@ -197,7 +200,7 @@ def _anywhere(rng: np.random.Generator, sums: Array, n_pairs: int, n_nodes: int,
 
 
 def _sorted(parts: Iterable[Array]) -> Array:
-    """Return the distinct numbers of the arrays in `parts`, ascending."""
+    """Return the distinct numbers of all arrays in `parts` as one ascending array."""
     keys = np.concatenate([np.empty(0, np.int64), *parts])
     keys.sort(kind="stable")  # a merge sort is fast for arrays that are sorted already
     return keys[np.diff(keys, prepend=-1) != 0]
@@ -205,7 +208,8 @@ def _sorted(parts: Iterable[Array]) -> Array:
 
 def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sample: int = 200,
             seed: int = 0) -> list[dict[str, Any]]:
-    """Return a list of dicts, one for each range of degrees, of (wanted, actual) node counts and clustering; `sample` nodes are measured.
+    """Compare a graph's CSR with what `bter` was asked for, `counts` and `clustering` of each degree. Return one dict for each
+    range of degrees, with pairs (wanted, actual); the clustering of at most `sample` nodes of a range is measured.
 
     Parameters
     ----------
@@ -244,7 +248,8 @@ def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sam
 
 
 def local_clustering(matrix: Any, degrees: Array, nodes: Array) -> Array:
-    """Return the local clustering coefficient of each of `nodes`: the share of its pairs of neighbours that have an edge in `matrix`.
+    """Return the local clustering coefficient of each of `nodes`: the share of pairs of its neighbours that are joined. `matrix` is
+    the graph as a sparse matrix of ones, `degrees` has each node's degree.
 
     Parameters
     ----------

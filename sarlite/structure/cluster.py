@@ -14,7 +14,8 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] = lambda text: None) -> Array:
-    """Return each node's cluster by label propagation from in-neighbours; a cluster has at most `most` nodes. tell(text) reports passes.
+    """Return each node's cluster, (n_nodes,), found by label propagation: in passes over the edges each node moves to the cluster
+    of most of its in-neighbours. Clusters have at most `most` nodes. tell(text) is called at the start of each pass.
 
     Every node starts as a cluster of one node. Nodes are processed in blocks of some thousand, as in `fennel.fennel`.
     If more nodes of a block want a cluster than it has room for, the first of them enter. A tie between clusters is
@@ -54,9 +55,9 @@ def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] =
 
 def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
            sources: Array) -> int:
-    """Move nodes first .. last - 1 to the clusters of most of their in-neighbours, up to `most_nodes` in each; return how many
-    moved. The arrays `cluster_of`, each node's cluster, and `cluster_sizes` of the clusters are changed. `degrees` and `sources`
-    are the nodes' in-degrees and in-neighbours.
+    """Move each of the nodes first .. last - 1 to the cluster of most of its in-neighbours, unless it has `most_nodes`; return how
+    many moved. `cluster_of` and `cluster_sizes` are changed in place. `degrees` and `sources` are the nodes' in-degrees and
+    in-neighbours.
     """
     current = cluster_of[first:last].astype(np.int64)
     best = _wanted(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)
@@ -72,8 +73,8 @@ def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index:
 
 def _wanted(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
             sources: Array) -> Array:
-    """Return each node's best cluster: of `current` and all clusters below `most_nodes`, the cluster of most of its
-    in-neighbours. The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
+    """Return for each node of a block the cluster of most of its in-neighbours (`degrees` of them, listed in `sources`). Clusters
+    with `most_nodes` nodes are left out, except the node's `current` one. A hash with `pass_index` breaks ties.
     """
     keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | cluster_of[sources]
     keys.sort()

@@ -51,12 +51,16 @@ def running_sums(weights: Array) -> Array:
 
 
 def pick(rng: np.random.Generator, sums: Array, low: Array | float, high: Array | float, size: int) -> Array:
-    """Draw `size` nodes in proportion to their weights, whose running sums are `sums`, among the nodes between sums `low` and `high`."""
+    """Return `size` nodes drawn in proportion to weights, whose running sums are `sums`: node i is drawn if a number, uniform
+    between `low` and `high`, is in sums[i] .. sums[i + 1].
+    """
     return _locate(sums, low + rng.random(size) * (high - low))
 
 
 def pick_outside(rng: np.random.Generator, sums: Array, low: Array | float, high: Array | float, size: int) -> Array:
-    """Draw `size` nodes in proportion to their weights, whose running sums are `sums`, but none from the sum `low` to the sum `high`."""
+    """Return `size` nodes drawn in proportion to weights, whose running sums are `sums`, but none whose weights lie between the
+    running sums `low` and `high`.
+    """
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 
@@ -67,7 +71,8 @@ def _locate(sums, points):
 
 def distinct_pairs(rng: np.random.Generator, draw: Callable[[int], tuple[Array, Array]], n_pairs: int,
                    nodes: int) -> tuple[Array, Array]:
-    """Return (one end, other end) of `n_pairs` distinct unordered pairs of different nodes, collected from calls of draw(size).
+    """Return (one end, other end) of `n_pairs` distinct unordered pairs of different nodes. draw(size) is called, until it has
+    returned enough: both ends, arrays of equal length, of up to `size` random edges.
 
     Parameters
     ----------

@@ -15,7 +15,9 @@ CHUNK = 1 << 20
 
 def csr_by_dst(src: ArrayLike, dst: ArrayLike, n_nodes: int, *, undirected: bool = False, self_loops: bool = False,
                deduplicate: bool = False, edge_index: bool = False, chunk: int = CHUNK) -> Any:
-    """Return the CSR (indptr, sources) by destination of edges src[k] -> dst[k]; flags add or drop edges; `edge_index` also returns each k.
+    """Return the CSR (indptr, sources), with a row for each destination, of edges src[k] -> dst[k]. Flags add reversed edges
+    (`undirected`) and self loops, or drop equal edges. With `edge_index` the third result is the k of each entry, -1 for an added
+    edge.
 
     Parameters
     ----------
@@ -76,7 +78,8 @@ def csr_by_dst(src: ArrayLike, dst: ArrayLike, n_nodes: int, *, undirected: bool
 
 
 def add_self_loops(indptr: Array, indices: Array, first_row: int) -> tuple[Array, Array, Array]:
-    """Add the missing self loops to a CSR of rows from number `first_row` on; return (indptr, indices, mask of rows with an added loop).
+    """Add the missing self loops to a CSR of in-edges, whose rows have the row numbers `first_row`, `first_row` + 1, ... Return
+    (indptr, indices, mask of the rows that got a loop).
 
     Parameters
     ----------
@@ -106,7 +109,8 @@ def add_self_loops(indptr: Array, indices: Array, first_row: int) -> tuple[Array
 
 
 def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array, first_row: int, fill: Any) -> Array:
-    """Return edge `values` with `fill` inserted for each loop that `add_self_loops` added, whose results are `indptr`, `indices`, `added`.
+    """Return edge `values` with `fill` inserted for each self loop that `add_self_loops` has added. `indptr`, `indices` and `added`
+    (mask of rows with a new loop) are its results, `first_row` its argument.
 
     Parameters
     ----------
@@ -126,9 +130,8 @@ def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array,
 
 
 def row_chunks(indptr: Array, most: int, cuts: ArrayLike = ()) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) for ranges of CSR rows first .. last - 1 of at most `most` edges and rows; each row in `cuts` starts a range.
-
-    A row of more than `most` edges is a range of its own.
+    """Yield (first, last), consecutive ranges of CSR rows first .. last - 1 with at most `most` rows, and at most `most` edges
+    unless the range is one row. A range also starts at each row number in `cuts`.
     """
     stops = np.union1d(np.asarray(cuts, np.int64), [indptr.size - 1])
     first = 0
@@ -141,12 +144,15 @@ def row_chunks(indptr: Array, most: int, cuts: ArrayLike = ()) -> Iterator[tuple
 
 
 def chunk_edges(n_nodes: int) -> int:
-    """Return the largest number of edges, and of rows, that `ascending` can sort as packed 64-bit integers if ids are below `n_nodes`."""
+    """Return how many edges and rows may be sorted at once as packed 64-bit integers (row, source, position), if source ids are
+    below `n_nodes`: at most 2^20, so that the three numbers fit.
+    """
     return 1 << min(20, (62 - id_bits(n_nodes)) // 2)
 
 
 def ascending(lengths: Array, columns: Array, n_nodes: int) -> Array:
-    """Return the stable permutation, (n_edges,) int64, that sorts `columns`, all below `n_nodes`, within each CSR row of `lengths` entries.
+    """Return the permutation, (n_edges,) int64, that sorts the numbers `columns` (0 .. n_nodes - 1) within each CSR row; equal
+    numbers keep their order. Row i has lengths[i] entries.
 
     Parameters
     ----------
@@ -197,7 +203,9 @@ def is_symmetric(indptr: Array, indices: Array) -> bool:
 
 
 def checked_ends(src: ArrayLike, dst: ArrayLike, n_src: int, n_dst: int) -> tuple[Array, Array]:
-    """Return (src, dst) as integer arrays with 0 <= src < n_src and 0 <= dst < n_dst; a DataError names the first bad value."""
+    """Return (src, dst) as integer arrays; raise a DataError that names the first bad value unless 0 <= src < n_src and 0 <= dst <
+    n_dst.
+    """
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
         ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
@@ -223,7 +231,9 @@ def _pack(high: Array, low: Array, bits: int, out: Array, chunk: int) -> None:
 
 
 def _first_of_equal(keys: Array, chunk: int) -> Array:
-    """Move the distinct values of the sorted array `keys` to its front, `chunk` keys at a time; return them as a view."""
+    """Move the distinct values of the sorted array `keys` to its front, in place and `chunk` keys at a time; return the view of
+    `keys` that holds them.
+    """
     n_distinct, before = 0, None
     for at in range(0, keys.size, chunk):
         piece = keys[at : at + chunk]
@@ -237,7 +247,9 @@ def _first_of_equal(keys: Array, chunk: int) -> Array:
 
 
 def _decode(keys: Array, n_nodes: int, bits: int, chunk: int) -> tuple[Array, Array]:
-    """Return the CSR (indptr, indices) of edges in the sorted integers `keys`, row * 2^bits + column, decoded `chunk` keys at a time."""
+    """Return the CSR (indptr, indices) of edges given as sorted integers `keys`, each row * 2^bits + column with row < n_nodes.
+    `chunk` keys are decoded at a time.
+    """
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))
@@ -247,13 +259,15 @@ def _decode(keys: Array, n_nodes: int, bits: int, chunk: int) -> tuple[Array, Ar
 
 
 def _all_edges(ends: Array, other_ends: Array, loops: Array, undirected: bool) -> Array:
-    """Return one end of every edge: `ends` of the caller's edges, `other_ends` for the reversed edges if `undirected`, and self `loops`."""
+    """Return an array of one end of every edge: `ends` of the input edges, if `undirected` `other_ends` for their reversed edges,
+    and `loops` for added self loops.
+    """
     return np.concatenate([ends, other_ends, loops] if undirected else [ends, loops], dtype=np.uint32, casting="unsafe")
 
 
 def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Array]:
-    """Return (indptr, order): CSR row pointers of edges in the rows `rows`, and a stable argsort of `rows`, fast if `key_bits`
-    suffice. Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
+    """Return (CSR row pointers, stable argsort of `rows`) for edges whose row numbers, 0 .. n_nodes - 1, are `rows`. If row and
+    position fit into `key_bits` bits, packed integers are sorted, which is faster.
     """
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n_nodes))))
     places = max(1, int(rows.size).bit_length())
@@ -268,7 +282,9 @@ def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Arra
 
 def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
                      chunk: int) -> tuple[Array, Array, Array]:
-    """Return (indptr, indices, origin) with each row's columns sorted; origin[k] is edge k's input position, or -1 if `n_input` or more.
+    """Sort the columns of each CSR row, `chunk` edges at a time; return (indptr, indices, origin). origin[k] is the input position
+    of entry k, with -1 for positions from `n_input` on, which are added edges; `columns` are the columns by input position.
+    `drop_equal` keeps the first of equal edges.
 
     Parameters
     ----------

@@ -33,7 +33,9 @@ class ReadableEdges(Protocol):
     n_edges: int
 
     def indptr(self, first: int, last: int) -> Array:
-        """Return the CSR row pointers of nodes first .. last - 1, (last - first + 1,) int; the first pointer may be any number."""
+        """Return the CSR row pointers of nodes first .. last - 1, (last - first + 1,) int. They may count from any number, so only
+        differences have a meaning.
+        """
 
     def sources(self, first: int, last: int) -> Array:
         """Return the sources of the edges into nodes first .. last - 1, node after node."""
@@ -56,7 +58,8 @@ class EdgesInMemory:
 def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, balance: str | Sequence[str] | None = None,
            types: Sequence[int] | Array | None = None, seed: int = 0, tell: Callable[[str], object] = lambda text: None,
            block_edges: int = BLOCK_EDGES) -> Array:
-    """Return each node's part by Fennel; `train` masks training nodes, `types` bounds ids of types, `balance` names counts to balance.
+    """Return each node's part, (n_nodes,) int32, by Fennel, a partitioner that streams the in-edges. `balance` names the counts to
+    balance (None: by the in-degrees); `train` is the mask of training nodes, and types[k] the first node of type k.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
@@ -109,8 +112,8 @@ def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, ba
 
 
 class _Parts:
-    """State of a partition in progress: each node's part, and each part's numbers of nodes, edges and training nodes. Sizes are a
-    matrix `loads`, (n_counts, n_parts): the count "nodes" has a row for each node type, and the other counts have one row each.
+    """State of a partition in progress: each node's part, and the matrix `loads`, (n_counts, n_parts), of the amount of each
+    balanced count in each part. "nodes" has a count for each node type, "edges" and "train" have one each.
     """
 
     def __init__(self, edges, n_parts, train, balance, types, seed, block_edges):
@@ -136,7 +139,9 @@ class _Parts:
         self.price = price * (edges.n_nodes / n_parts) ** 0.5
 
     def place(self, first: int, last: int, degrees: Array, sources: Array) -> int:
-        """Assign nodes first .. last - 1 to parts again, by the `degrees` and `sources` of their in-edges; return how many nodes moved."""
+        """Assign nodes first .. last - 1 to parts again, and return how many moved. `degrees` are the nodes' in-degrees, and
+        `sources` the sources of their in-edges, node after node.
+        """
         old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
@@ -149,10 +154,8 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first: int, last: int, degrees: Array) -> list[Array]:
-        """Return an array for each row of `loads`: what nodes first .. last - 1, of in-`degrees`, add to the row, (last - first,)
-        each. The amounts of a node are added to the loads of its part.
-
-        There is an array for each row of `loads`.
+        """Return a list with an array (last - first,) for each row of `loads`: how much each of the nodes first .. last - 1 adds to
+        the count, for example 1 to "nodes" and its in-degree (`degrees`) to "edges".
         """
         nodes = np.arange(first, last)
         rows = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
@@ -161,7 +164,8 @@ class _Parts:
 
 
 def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
-    """Return each node's part: the part of highest `score` whose `loads`, which are updated, stay within `most` with the node's `weights`.
+    """Assign each of n nodes to its part of highest `score`, (n, n_parts), where the amounts that the node adds, `weights`,
+    (n_counts, n), keep `loads` within `most`, both (n_counts, n_parts). Add the amounts to `loads`; return each node's part.
 
     Parameters
     ----------
@@ -191,8 +195,8 @@ def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
 
 
 def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> tuple[Array, Array]:
-    """Return (nodes sorted by their `best` part, mask of the nodes whose `weights` fit into the `room` that is left in the part).
-    Within a part the nodes whose second best score is lowest, relative to the best, come first.
+    """Return (nodes sorted by `best`, the part that each wants; mask of the nodes that get in). Nodes enter a part while their
+    `weights`, (n_counts, n), fit into its `room`, (n_counts, n_parts), those first that lose most elsewhere by `score`.
     """
     top = score[np.arange(best.size), best]
     others = score.copy()
@@ -207,7 +211,9 @@ def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> t
 
 
 def _anywhere(score: Array, weights: Array, loads: Array, most: Array, chosen: Array, left: Array) -> Array:
-    """Write a part for each of the nodes `left` to `chosen`: of best `score` where `weights` fit, else the least full; return `chosen`."""
+    """Write a part for each of the nodes `left` to the array `chosen`, and return it: the part of best `score` where the node's
+    `weights` keep `loads` within `most`; if there is none, the least full part.
+    """
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)
@@ -219,7 +225,9 @@ def _anywhere(score: Array, weights: Array, loads: Array, most: Array, chosen: A
 
 
 def _counts(edges: ReadableEdges, balance: str | Sequence[str] | None, block_edges: int) -> tuple[str, ...]:
-    """Return the names of the counts to balance: the option `balance`, or a choice by in-degrees, read for `block_edges` nodes at once."""
+    """Return the names of the counts to balance: the names in the option `balance`, or if it is None or "auto", a choice by the
+    in-degrees, which are read for `block_edges` nodes at a time.
+    """
     counts = balancing.check(balance)
     if counts is not None:
         return counts
@@ -246,14 +254,15 @@ def _cut(edges: ReadableEdges, parts: Array, block_edges: int) -> int:
 
 
 def _row_pieces(edges: ReadableEdges, most: int) -> Iterator[tuple[int, int, Array]]:
-    """Yield (first node, node after the last, CSR row pointers) for consecutive ranges of at most `most` nodes."""
+    """Yield (first node, node after the last, CSR row pointers of these nodes) for consecutive ranges of at most `most` nodes."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)
 
 
 def blocks(edges: ReadableEdges, n_parts: int, most_edges: int = BLOCK_EDGES) -> Iterator[tuple[int, int, Array, Array]]:
-    """Yield (first node, node after the last, in-degrees, sources) of node ranges with up to `most_edges` edges, fewer for more `n_parts`.
+    """Yield (first node, node after the last, in-degrees, sources of the in-edges) for consecutive ranges of nodes. A range has at
+    most `most_edges` edges, and fewer nodes for more `n_parts`, so that a number for each node and part fits into memory.
 
     An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """

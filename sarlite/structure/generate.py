@@ -46,7 +46,8 @@ class Generated(NamedTuple):
 
 def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: int = 64, homophily: float = 0.65,
         noise: float = 1.0, exponent: float = 3.0, train: float = 0.1, val: float = 0.2, seed: int = 0) -> Generated:
-    """Draw a stochastic block model with noisy features; a share `homophily` of edges is in a class, degrees have tail exponent `exponent`.
+    """Draw a stochastic block model of mean `degree` whose features are a centre of the node's class plus normal noise of deviation
+    `noise`. A share `homophily` of the edges joins nodes of one class; the degree distribution has tail exponent `exponent`.
 
     One end of an edge is drawn in proportion to node weights. The other end is drawn in the same class with probability
     `homophily`, else in another class. Features are `centre[class] + noise * normal`. With the defaults a linear model
@@ -126,10 +127,8 @@ def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: in
 def rmat(nodes: int | None = None, edges: int | None = None, scale: int | None = None, a: float = 0.57, b: float = 0.19,
          c: float = 0.19, d: float | None = None, features: int = 64, classes: int = 8, train: float = 0.1,
          val: float = 0.2, seed: int = 0) -> Generated:
-    """Draw an R-MAT graph of `nodes` or 2^`scale` nodes by quadrant probabilities a, b, c, d, with random features, labels and splits.
-
-    Each edge is placed in one quadrant of the adjacency matrix, with probabilities a, b, c and d, and recursively in a
-    quadrant of this quadrant.
+    """Draw an R-MAT graph of `nodes` (or 2^`scale`) nodes, with random features, labels and splits. Each edge falls into a quadrant
+    of the adjacency matrix with probabilities a, b, c and d, and again within the quadrant.
 
     Parameters
     ----------
@@ -184,7 +183,8 @@ def rmat(nodes: int | None = None, edges: int | None = None, scale: int | None =
 
 def power_law(nodes: int = 100_000, edges: int = 5_000_000, exponent: float = 2.5, cap: float = 60, smallest: int = 200,
               largest: int = 4000, inside: float = 0.7, seed: int = 0) -> tuple[Array, Array]:
-    """Draw a Chung-Lu graph's CSR; a share `inside` of edges is in communities of `smallest` to `largest` nodes, `cap` bounds weights.
+    """Return the CSR (indptr, indices) of a random Chung-Lu graph. Node weights have tail exponent `exponent` and are at most `cap`
+    times their mean; a share `inside` of the edges joins nodes of one community of `smallest` to `largest` nodes.
 
     Parameters
     ----------
@@ -242,7 +242,8 @@ def power_law(nodes: int = 100_000, edges: int = 5_000_000, exponent: float = 2.
 
 
 def random_split(labels: Array, train: float, val: float, rng: int | np.random.Generator) -> tuple[Array, Array, Array]:
-    """Return random masks (training, validation, test), drawn in each class: `train` and `val` are numbers or shares of nodes.
+    """Return random disjoint masks (training, validation, test). `train` and `val` say how many nodes are drawn in each class of
+    `labels`: a number if int, a share if float.
 
     Parameters
     ----------
@@ -284,7 +285,9 @@ def random_split(labels: Array, train: float, val: float, rng: int | np.random.G
 
 
 def _count(amount: float, sizes: Array, at_least: int) -> Array:
-    """Return the number of nodes to draw of each class: `amount` or, if it is a float, that share of `sizes`, but at least `at_least`."""
+    """Return the number of nodes to draw in each class, whose sizes are `sizes`: the number `amount` if it is an int, or that share
+    of the size, but at least `at_least`, if it is a float.
+    """
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
@@ -307,7 +310,9 @@ def _pairs(edges: int) -> int:
 
 
 def _community_bounds(rng: np.random.Generator, nodes: int, smallest: int, largest: int) -> Array:
-    """Return the first node of each community of `smallest` to `largest` nodes, drawn at random, followed by the number of nodes."""
+    """Return the first node of each community, followed by the number of all nodes; sizes are random between `smallest` and
+    `largest`, except for a smaller last community.
+    """
     n_drawn = nodes // smallest + 1
     sizes = np.exp(rng.uniform(np.log(smallest), np.log(largest + 1), n_drawn)).astype(np.int64)
     ends = np.cumsum(np.clip(sizes, smallest, largest))

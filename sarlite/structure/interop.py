@@ -83,7 +83,8 @@ def _of_torch(tensor, name):
 
 
 def refuse_weights(values: Array, name: str, instead: str) -> None:
-    """Raise a DataError unless all `values` are 1, so that no edge weights are ignored; it names the caller `name` and the call `instead`.
+    """Raise a DataError unless all edge `values` are 1, so that no weights are silently ignored. The error starts with `name`, the
+    caller, and suggests the call `instead`, which returns the weights too.
 
     Parameters
     ----------
@@ -101,7 +102,8 @@ def refuse_weights(values: Array, name: str, instead: str) -> None:
 
 
 def networkx_edges(graph: Any, weight: str) -> tuple[Array, Array, Array, Array]:
-    """Return (src, dst, weights, nodes) of a networkx graph, with node numbers in the order of `nodes`; `weight` names the edge attribute.
+    """Return (src, dst, weights, nodes) of a networkx graph, where src and dst are positions in `nodes`. Weights come from the edge
+    attribute named `weight`, 1 where it is missing; an undirected graph gets both directions.
 
     Parameters
     ----------

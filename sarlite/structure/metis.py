@@ -32,7 +32,8 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME"
 
 
 def check_room(n_nodes: int, n_edges: int, n_bytes: int | None = None) -> None:
-    """Raise a ConfigError if METIS's integers or `n_bytes` of free memory (None: measured) are too small to divide a graph of this size.
+    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers are too small, or it needs more than `n_bytes`
+    of memory (None: the memory that is free now).
 
     Parameters
     ----------
@@ -85,7 +86,8 @@ class MetisMemory:
 
 
 class Symmetric:
-    """Symmetric graph for METIS: the union of a graph and its transpose, without self loops and duplicates, rows sorted.
+    """Symmetric graph that METIS divides: the union of a graph's edges and their reverses, as a CSR without self loops and
+    duplicates whose rows are sorted.
 
     Parameters
     ----------
@@ -133,7 +135,9 @@ class Symmetric:
         return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
 
     def _fill(self, graphs: Sequence[tuple[Array, Array]], n_nodes: int, chunk: int) -> None:
-        """Write the union of one or two CSR `graphs`, without self loops and duplicates, to `xadj` and `adjncy`, by `chunk` edges."""
+        """Write the union of `graphs`, one or two CSRs (indptr, indices) of the same nodes, to `xadj` and `adjncy`, without self
+        loops and duplicates; `chunk` edges are processed at a time.
+        """
         bits, filled = np.uint64(id_bits(n_nodes)), 0
         for low, high in row_chunks(graphs[0][0], chunk):
             keys = np.concatenate([_keys(*graph, low, high, bits) for graph in graphs])
@@ -154,7 +158,8 @@ class Symmetric:
         self.adjncy = self.adjncy[:filled]
 
     def divide(self, n_parts: int, seed: int, weights: Array | None = None) -> Array:
-        """Return METIS's part of each node, (n_nodes,) int32; `weights` are the node weights to balance.
+        """Return the part of each node, (n_nodes,) int32, that METIS chooses so that few edges are cut and the sums of the node
+        `weights` (None: all 1) are even.
 
         Parameters
         ----------
@@ -196,7 +201,9 @@ class Symmetric:
 
 
 def _run_child(job: dict[str, Any], fd: int, size_text: str) -> None:
-    """Run METIS in a child process on the graph that `job` describes, in the shared memory `fd`; errors contain `size_text`."""
+    """Run METIS in a child process on a graph whose arrays are in the shared memory with the file descriptor `fd`. `job` says where
+    each array lies, n_parts and the seed; `size_text` describes the graph in errors.
+    """
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
                           "bring parts in a file")

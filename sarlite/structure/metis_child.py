@@ -13,7 +13,8 @@ import warnings
 
 
 def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
-    """Return METIS's part of each node of the graph with the CSR (`xadj`, `adjncy`) and node `weights`, by a call of the module `pymetis`.
+    """Return METIS's part of each node of the graph with the CSR (`xadj`, `adjncy`) and node `weights` (None: all 1), computed by
+    the passed module `pymetis`.
 
     Parameters
     ----------

@@ -26,7 +26,8 @@ def cluster_size(n_nodes: int) -> int:
 
 def order(indptr: Array, indices: Array, method: str = "metis", *, seed: int = 0,
           cluster_nodes: int | None = None) -> Array:
-    """Return a graph's nodes cluster after cluster of about `cluster_nodes` nodes, so that nodes with common neighbours are close together.
+    """Return a permutation of a graph's nodes (entry i is the node at position i), so that nodes with common neighbours are close
+    together. Nodes are listed cluster after cluster of about `cluster_nodes` nodes (None: `cluster_size`).
 
     The graph is divided into clusters. The order lists the nodes cluster after cluster, and by ascending ids within a
     cluster. METIS numbers clusters by repeated bisection, so consecutive clusters are near each other. One order of the
@@ -70,7 +71,8 @@ def order(indptr: Array, indices: Array, method: str = "metis", *, seed: int = 0
 
 def by_cluster(edges: ReadableEdges, tell: Callable[[str], object] = lambda text: None,
                cluster_nodes: int | None = None) -> Array:
-    """Return a graph's nodes sorted by cluster; nodes of a cluster (at most `cluster_nodes`) share neighbours. tell(text) reports passes.
+    """Return the nodes sorted by cluster, a permutation whose entry i is the node at position i. Clusters are found by label
+    propagation and have at most `cluster_nodes` nodes (None: `cluster_size`). tell(text) is called at the start of each pass.
 
     Parameters
     ----------
@@ -100,7 +102,8 @@ def check_order(order: ArrayLike, n_nodes: int, source: str) -> Array:
 
 
 def near_share(indptr: Array, indices: Array, order: ArrayLike | None = None, near: int | None = None) -> float:
-    """Return the share of edges, 0 to 1, whose ends are less than `near` positions apart in the node order `order`, or by id if None.
+    """Return the share of edges, 0 to 1, whose two ends are less than `near` positions apart (None: `cluster_size`), if the nodes
+    stand in the permutation `order` (None: by id).
 
     Parameters
     ----------

@@ -35,7 +35,8 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, mask: Array, first_row: int = 0) -> tuple["InEdges", Array]:
-        """Return (InEdges of the edges in `mask`, their index into edge values); `first_row` is the row number of the first destination.
+        """Return (InEdges of the edges where `mask` is True, index of each into the edge values). `first_row` is the number of this
+        rank's first row in the whole graph; it shows which edges are self loops.
 
         Parameters
         ----------
@@ -72,7 +73,7 @@ def is_sorted(indptr: Array, indices: Array) -> bool:
 
 
 def find_error(edges: InEdges, n_rows: int) -> DataError | None:
-    """Return a DataError if `edges` is not a CSR whose sources are in 0 .. n_rows - 1; None if it is."""
+    """Return a DataError if `edges` is no CSR, or if a source is outside of 0 .. n_rows - 1; None if all is right."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
@@ -107,9 +108,9 @@ class EdgesByOwner(NamedTuple):
 
     def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
                offsets: Sequence[int], dtype: DType) -> list[Block]:
-        """Return the Blocks of `groups` of source parts, divided at columns `ends`; `src_ids` and `offsets` have an entry for each block.
-
-        `src_ids` and `offsets` have an entry for each block.
+        """Return the edges as a list of Blocks. A group of several source parts becomes one block, and `ends` says where each
+        part's columns end; the one part of another group is divided at `ends` into blocks. `src_ids` and `offsets` have an entry
+        for each block.
 
         The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
         destination rows with edges.
@@ -145,7 +146,9 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs: list[tuple[Any, Any]], members: list[list[int]]) -> Callable[[int], Any]:
-        """Return a function that maps a block's number to argument `order` of `Block`; `members` lists the source parts of each block."""
+        """Return a function from a block's number to the argument `order` of `Block`. `csrs` has (destination rows, row pointers)
+        of each block, `members` the source parts of each block.
+        """
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
         if len(csrs) < len(self.where):  # some block has the edges of several parts
@@ -157,7 +160,9 @@ class EdgesByOwner(NamedTuple):
         return lambda k: (order, [by_source.index(k)])
 
     def _ranges(self, group: list[int], ends: list[int]) -> Iterator[tuple[Any, Array]]:
-        """Yield (edge positions, CSR columns) for each block of the parts `group`, divided at columns `ends`; its columns start at 0."""
+        """Yield (positions of the edges in this part's CSR, their CSR columns) for each block that is made of the source parts
+        `group`. One part is divided at the columns `ends`, and a block's columns count from 0.
+        """
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
             return
@@ -170,7 +175,9 @@ class EdgesByOwner(NamedTuple):
             yield where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def _merged(self, group: list[int], starts: list[int]) -> tuple[Array, Array]:
-        """Return (positions, CSR columns) of the edges from all parts in `group`, whose columns begin at `starts`; positions ascend."""
+        """Return (positions of the edges from all source parts in `group`, ascending; their CSR columns). The columns of part
+        group[k] are counted from starts[k] on.
+        """
         places = np.concatenate([self.where[q] for q in group])
         order = np.argsort(places, kind="stable")
         columns = np.concatenate([self.columns[q] + self.columns[q].dtype.type(start) for q, start in zip(group, starts)])
@@ -183,9 +190,9 @@ def _as(array: Array | None, dtype: DType) -> Array | None:
 
 
 def _rows_with_edges(indptr: Array, where: Any, keep_all: bool) -> tuple[Array | None, Array]:
-    """Return (destination of each CSR row, row pointers) of a CSR's edges at positions `where`; `keep_all` keeps rows without
-    edges. Destinations without edges have no CSR row. The first result is None if every destination has a CSR row: with
-    `keep_all`, and if that takes less memory.
+    """Return (destination of each CSR row, row pointers) of the edges at the positions `where` of a CSR with the row pointers
+    `indptr`. Rows without edges are left out unless `keep_all` is True or few are empty; then the first result is None, for all
+    rows.
     """
     if isinstance(where, slice):
         return None, indptr
@@ -197,7 +204,7 @@ def _rows_with_edges(indptr: Array, where: Any, keep_all: bool) -> tuple[Array |
 
 
 def among(sorted_values: Array, values: Array) -> Array:
-    """Return a mask of the shape of `values`: True for each value that occurs in the sorted array `sorted_values`."""
+    """Return a mask of the shape of `values`: True for each value that is in `sorted_values`, an ascending array."""
     places = np.minimum(np.searchsorted(sorted_values, values), max(len(sorted_values) - 1, 0))
     return sorted_values[places] == values if len(sorted_values) else np.zeros(values.shape, bool)
 
@@ -208,7 +215,8 @@ def owners(rows: Array, offsets: Array) -> Array:
 
 
 def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
-    """Return (positions of each set's edges by owner of the source, rows each owner sends to `rank`); owner q's rows begin at offsets[q].
+    """Return (where, needs) for in-edges of part `rank`: where[k][q] are the positions in set k of the edges from part q, and
+    needs[q] the rows that part q must send. Part q owns rows offsets[q] .. offsets[q + 1] - 1.
 
     Parameters
     ----------
@@ -250,7 +258,8 @@ def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[lis
 
 def by_owner(sets: Sequence[InEdges], where: list[list[Any]], needs: Sequence[Array], offsets: Array,
              rank: int) -> list[EdgesByOwner]:
-    """Return an EdgesByOwner for each of `sets`, from the results `where` and `needs` of `needed_rows`; part q's rows begin at offsets[q].
+    """Return an EdgesByOwner for each of `sets`, in-edges of part `rank`. where[k][q] are the positions in set k of the edges from
+    part q, needs[q] the rows that part q sends; part q owns rows offsets[q] .. offsets[q + 1] - 1.
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """

@@ -21,7 +21,8 @@ MOST_PARTS = 1 << 24
 def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis", *, train_mask: Array | None = None,
               balance: str | Sequence[str] | None = None, seed: int = 0,
               types: Sequence[int] | Array | None = None) -> Array:
-    """Return each node's part of a CSR graph, (n_nodes,) int32; `balance` names balanced counts, `types` bounds the ids of node types.
+    """Return each node's part, (n_nodes,) int32 in 0 .. n_parts - 1, for the CSR of a graph's in-edges. `balance` names the counts
+    to balance (None: a default); types[k] is the first node of type k, if nodes of several types are balanced by type.
 
     Parameters
     ----------
@@ -109,14 +110,18 @@ def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis"
 
 
 def _evenly(n_nodes: int, n_parts: int, method: str, seed: int) -> Array:
-    """Return the part of each node: ranges of ids, or random with method "random". Part sizes differ by at most 1."""
+    """Return the part of each node, so that part sizes differ by at most 1: consecutive ranges of ids, or a random choice if
+    `method` is "random".
+    """
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
 
 
 def _even_types(graph: Symmetric, parts: Array, n_parts: int, types: Sequence[int] | Array, balance_nodes: bool,
                 train: Array | None) -> Array:
-    """Balance each type's training nodes and, if `balance_nodes`, all its nodes, by moves between parts; change and return `parts`."""
+    """Even out over the parts the training nodes (mask `train`) of each node type and, if `balance_nodes`, the other nodes of each
+    type, by moves of nodes. types[k] is the first node of type k; `parts` is changed in place and returned.
+    """
     n_types = len(types) - 1
     kinds = np.repeat(np.arange(n_types), np.diff(types))
     even = kinds if balance_nodes else np.full(parts.size, -1)  # group of nodes that a node is balanced with; -1 for none
@@ -134,7 +139,8 @@ def check_parts(parts: ArrayLike, n_nodes: int, n_parts: int, source: str) -> Ar
 
 
 def report(indptr: Array, indices: Array, parts: ArrayLike, n_parts: int, train_mask: ArrayLike | None = None) -> JsonDict:
-    """Return measures of a partition, a dict: cut edges, halo rows, and the parts' numbers of nodes and edges.
+    """Return measures of the partition `parts` (each node's part) of a graph's in-edges, a dict that JSON can represent: cut edges,
+    halo rows, each part's numbers of nodes, edges and training nodes, and their imbalance.
 
     Parameters
     ----------
@@ -187,7 +193,9 @@ class Tally:
         self._seen = np.zeros(int(offsets[-1]), bool)
 
     def add(self, part: int, sources: Array) -> None:
-        """Count some in-edges of part number `part`, given the row numbers of their `sources`: all edges, cut edges and halo rows."""
+        """Count edges into part number `part`, given the row numbers of their `sources`: all edges, cut edges (from other parts),
+        and rows of other parts that are needed.
+        """
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
         self.edges[part] += sources.size
@@ -196,7 +204,7 @@ class Tally:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
     def close(self, part: int) -> None:
-        """Compute the number of halo rows of part number `part`, once all its in-edges were added."""
+        """Store the number of halo rows of part number `part` after all of its in-edges were added; the next part can then be added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
             self.halo_tiles[part] = [np.count_nonzero(rows) for rows in np.split(self._seen, self.offsets[1:-1])]
@@ -209,7 +217,8 @@ def rows_by_part(offsets: Array, rows: Array) -> Array:
 
 
 def measures(*, cut_edges: int, **counts: Array) -> JsonDict:
-    """Return the measures of a partition, a dict for JSON: `counts` of each part, their imbalance, and the share of cut edges.
+    """Return the measures of a partition, a dict for JSON: each of `counts` (such as nodes=, edges=, an entry for each part), its
+    imbalance, which is the maximum over the mean, and the number and share of cut edges.
 
     Parameters
     ----------

@@ -58,7 +58,8 @@ class Relational(NamedTuple):
 
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
-    """Draw a graph of papers, authors, institutions and fields; `homophily` is the share of edges in a class, `exponent` the weights' tail.
+    """Draw a graph of papers, authors, institutions and fields in the proportions of ogbn-mag, with `nodes` nodes in all. A share
+    `homophily` of the edges joins nodes of one class; random node weights have tail exponent `exponent`.
 
     All nodes have a class. Both ends of an edge are drawn in proportion to node weights; with probability `homophily`
     the destination has the class of the source. Only papers have features, `centre[class] + noise * normal`, and
@@ -133,7 +134,9 @@ def reverse(relation: tuple[str, str, str]) -> tuple[str, str, str]:
 
 
 class _Side:
-    """Nodes of one type, sorted by class, with random weights, their running sums, and random ids, from which edges are drawn."""
+    """Nodes of one type, from which the ends of edges are drawn: they are sorted by class, and have random weights, the running
+    sums of these weights, and random ids.
+    """
 
     def __init__(self, rng, n, classes, exponent):
         self.n, of = n, np.arange(n) * classes // n
@@ -147,7 +150,9 @@ class _Side:
 
 def _draw(rng: np.random.Generator, source: _Side, to: _Side, n_edges: int, homophily: float, relation: tuple[str, str,
           str]) -> tuple[Array, Array]:
-    """Return (src, dst), node ids of `n_edges` distinct random edges of `relation`; a share `homophily` joins nodes of the same class."""
+    """Return (src, dst), the node ids of `n_edges` distinct random edges from nodes of `source` to nodes of `to`. With probability
+    `homophily` both ends have the same class; errors name `relation`.
+    """
     name, most = f"edges of {relation[1]}", source.n * to.n // 2
     require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
     keys = np.empty(0, np.int64)

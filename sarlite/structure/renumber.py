@@ -10,7 +10,8 @@ from sarlite.types import Array, ArrayLike
 
 
 def sequence(parts: Array, n_parts: int, order: Array | None = None) -> tuple[Array, Array]:
-    """Return (nodes sorted by part, and within a part by `order` or id; position of each part's first node, with the end appended).
+    """Return (nodes, offsets): the nodes part after part, where part p has nodes[offsets[p] : offsets[p + 1]]. Within a part the
+    nodes stand as in the permutation `order` (None: by id).
 
     Parameters
     ----------
@@ -45,9 +46,9 @@ def inverse(permutation: Array) -> Array:
 def edges_in_order(indptr: Array, indices: Any, rows: Array, cuts: ArrayLike = (), *, sort: bool = False,
                    read: Callable[[Any, Array], Array] | None = None,
                    new_row: Array | None = None) -> Iterator[tuple[int, int, Array, Array]]:
-    """Yield (first new row, row after the last, edge positions, sources) in chunks split at `cuts`, where new row i is row rows[i].
-
-    Sources are new row numbers by `new_row`.
+    """Yield the in-edges of a graph (CSR `indptr`, `indices`) in the order of permuted rows: new row i is row rows[i]. Each chunk
+    is (first new row, new row after the last, edge positions in `indices`, new row numbers of the sources). A chunk also starts at
+    each new row in `cuts`.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from sarlite.types import Array
 
 
 class Joined(NamedTuple):
-    """Graph of the nodes of all types, numbered type after type, and of the edges of all relations.
+    """Graph of the nodes of all types, numbered from 0 through all types in their order, with the edges of all relations.
 
     Attributes
     ----------
@@ -36,7 +36,8 @@ class Joined(NamedTuple):
 
 
 def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Mapping[str, int]) -> Joined:
-    """Return one graph, a `Joined`, of the edge lists of several relations; its nodes are numbered type after type.
+    """Return the edge lists of several relations, (src, dst) of node numbers by type, as one graph whose nodes are numbered from 0
+    through all types in the order of `n_nodes`.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Map
 
 def divide(graph: Joined, n_parts: int, method: str = "metis", *, train: Mapping[str, Array] | None = None,
            balance: str | Sequence[str] | None = None, seed: int = 0) -> dict[str, Array]:
-    """Partition the nodes of all types as one graph; return {type: part of each node, (n,) int32}. `train` has masks by type.
+    """Partition the nodes of all types as one graph; return {type: part of each node, (n,) int32}. `train` maps a type to the mask
+    of its training nodes (None: no training nodes).
 
     Parameters
     ----------

@@ -47,7 +47,8 @@ def array(name: str, data: Any) -> Array:
 
 def integers(name: str, data: Any, *, length: int | None = None, start: int = 0, stop: int = 1 << 63, what: str = "id",
              entry: str = "entry {at} is {value},", first: int = 0) -> Array:
-    """Return `data`, integers in start .. stop - 1, (length,), as int32 or int64; `name`, `what`, `entry`, `first` appear in errors.
+    """Return `data`, (length,) integers in start .. stop - 1, as int32 or int64; raise a DataError if they are not (`length` None:
+    any number). The texts `name`, `what`, `entry` and the position `first` appear in the error.
 
     Parameters
     ----------
@@ -92,9 +93,8 @@ def integers(name: str, data: Any, *, length: int | None = None, start: int = 0,
 
 
 def permutation(name: str, data: Any, n: int, **how: Any) -> Array:
-    """Return `data`, a permutation of 0 .. n - 1, as integers, or raise a DataError that names `name`; `how` are options of `integers`.
-
-    `how` are further arguments of `integers`.
+    """Return `data` as an integer array if it is a permutation of 0 .. n - 1; else raise a DataError that names `name`. `how` are
+    further keyword arguments of `integers`, for the text of the error.
     """
     numbers = integers(name, data, length=n, stop=n, **how)
     missing = np.ones(n, bool)

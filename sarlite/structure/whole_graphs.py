@@ -13,7 +13,8 @@ GRAPH = "graph"
 
 
 def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
-    """Return each graph's part, (n_graphs,) int32, by `method`; graph_of[i] is the graph of node i, whose in-degree is degrees[i].
+    """Return the part of each graph of a set, (n_graphs,) int32, chosen by the named `method`. Node i, of in-degree degrees[i],
+    belongs to graph graph_of[i].
 
     Parameters
     ----------
@@ -59,7 +60,8 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
 
 
 def check_within(graph_of: Array, src: Array, dst: Array) -> None:
-    """Raise a DataError that names the first edge src[k] -> dst[k] whose ends are in different graphs, if there is one.
+    """Raise a DataError, which names the first such edge, if an edge src[k] -> dst[k] joins nodes of two graphs; node i is in graph
+    graph_of[i].
 
     Parameters
     ----------
