@@ -51,7 +51,8 @@ class EdgeSums:
                 dst_scale: Array | None = None, single_block: bool = False, keeps_rows: bool = False,
                 out: Array | None = None) -> "RowSum":
         """Return the accumulator of dst_scale * sum of weight * src_scale * x over the in-edges of each of `n_dst` destinations.
-        Omitted factors are 1. If `out` is passed, the sums are added to `out`.
+        Omitted factors are 1. If `out` is passed, the sums are added to it; `single_block` and `keeps_rows` matter to exact
+        numerics alone.
 
         Parameters
         ----------
@@ -76,7 +77,7 @@ class EdgeSums:
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
         """Return a `RowSum` over the reversed edges that computes the same sums as the accumulator `gradient` does over the edges.
-        The result has `n_dst` rows, each times its factor in `dst_scale` (None: 1).
+        The result has `n_dst` rows, each times its factor in `dst_scale` (None: 1). `single_block` matters to exact numerics alone.
 
         Parameters
         ----------
@@ -94,7 +95,8 @@ class EdgeSums:
     def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Array | None = None,
                      final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
         """Return the accumulator of the gradients of source rows: final_scale * sum of weight * rows of `g` over the out-edges of
-        each source. Omitted factors are 1; the finished sums have the dtype `dtype`.
+        each source. Omitted factors are 1; the finished sums have the dtype `dtype`. `weight_bound` and `single_block` matter to
+        exact numerics alone.
 
         Parameters
         ----------
@@ -130,14 +132,16 @@ class EdgeSums:
 
     def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
         """Return a list with an accumulator for the gradient of each source input of a message function. `d_edges` holds for each
-        input an array whose rows have the shape and dtype of the gradient. If the gradient is not wanted, both entries are None.
+        input an array whose rows have the shape and dtype of the gradient. For an input whose gradient is not wanted, `d_edges` and
+        the list have None.
         """
         return [None if d is None else FloatSum(d.shape[1:], d.dtype) for d in d_edges]
 
     def softmax_sum(self, z: Array, dst_scores: Array, largest_src_scores: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
         """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of
-        scores. A score is leaky_relu(source score + destination score) with slope `slope`.
+        scores. A score is leaky_relu(source score + destination score). The arguments behind `dst_scores` matter to exact numerics
+        alone.
 
         Parameters
         ----------
@@ -159,7 +163,8 @@ class EdgeSums:
 
     def softmax_gradient(self, z_row_shape: tuple[int, ...], dst_scores: Array, g: Array, largest_z: Array | None, dropout: float,
                          slope: float, single_block: bool) -> "SoftmaxGradient":
-        """Return the accumulators for attention's gradients of z, of the source scores and of the destination scores.
+        """Return the accumulators for attention's gradients of z, of the source scores and of the destination scores. Here only the
+        shape of a row of z and `dst_scores` matter; exact numerics bounds the gradients by the other arguments.
 
         Parameters
         ----------
@@ -197,17 +202,15 @@ class FloatSum:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int, earlier: Array | None = None) -> "FloatSum":
-        """Return an accumulator that adds to an array of `n_rows` rows in place: to `earlier`, an array of sums so far, if its
-        dtype and layout fit; else to zeros, as with None.
+        """Return an accumulator for sums of `n_rows` rows. It adds to `earlier`, an array of sums so far, in place if the array's
+        dtype and layout fit. Otherwise, or if `earlier` is None, its sums start at zero.
         """
         if earlier is not None and earlier.dtype == self.dtype and earlier.flags.c_contiguous:
             return self.over(earlier)
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return an accumulator of the same row shape and dtype that adds to `array` in place; None stands for an array that
-        `start` creates later.
-        """
+        """Return an accumulator of the same row shape and dtype that adds to `array` in place (None: to no array yet)."""
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
@@ -273,7 +276,9 @@ class RowSum:
         yield x
 
     def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Any) -> None:
-        """Add a block's edges to the sums: its source rows `x`, (n_columns, ...), times the optional `src_scale` and edge `weights`."""
+        """Add the source rows `x` of a block, (n_columns, ...), to the sums of their destinations. Each row is multiplied by its
+        factor in `src_scale` (None: 1), and by the edge's weight if `weights`, arguments of `kernels.spmm`, has one.
+        """
         if not self._begun and block.rows is not None:
             self._out[...] = 0
             self._begun = True
@@ -352,7 +357,9 @@ class SoftmaxGradient:
         return np.zeros_like(self._dst)
 
     def dst_gradient(self, sums: Array | None = None) -> Array:
-        """Return the gradient of the destinations' scores, (n_dst, n_heads): the sum of all calls of `add`, or `sums` from `dst_sums`."""
+        """Return the gradient of the destinations' scores, (n_dst, n_heads): `sums`, an array from `dst_sums`, or if it is None the
+        sum over all calls of `add`.
+        """
         if sums is None:
             sums = np.zeros_like(self._dst)
             if self._parts is not None:

@@ -343,12 +343,14 @@ class AllEdges:
         return values[self.dst]
 
     def in_order(self, values: Array) -> Array:
-        """Reorder one value for each edge, (n_edges, ...), into this rank's order of edge values."""
+        """Reorder `values`, (n_edges, ...), from the order of these edges to the order of the rank's edge values:
+        result[edge_index_array[e]] = values[e].
+        """
         return values[self.position]
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
                    dst_scale: Array | None = None) -> Array:
-        """Return the exact sum of the edges' values for each destination row, (n_dst, ...). Collective.
+        """Return the exact sum of `values`, which has a row for each edge, over the in-edges of each destination, (n_dst, ...). Collective.
 
         Parameters
         ----------
@@ -399,8 +401,8 @@ def _column_ranges(shape):
 
 
 def _rounded(sums, dtype, scale=None):
-    """Add the levels of exact sums, multiply by `scale`, and return the result, rounded once to `dtype`. `scale` holds a factor
-    of each row, or of each row and head.
+    """Add the levels (one or two float64 parts) of each exact sum, multiply by `scale`, and return the result, rounded once to
+    `dtype`. `scale` holds a factor of each row, or of each row and head; None stands for 1.
     """
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)

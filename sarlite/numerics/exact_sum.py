@@ -69,6 +69,7 @@ class DenseColumns(NamedTuple):
 
 class CentredColumns(NamedTuple):
     """The float64 matrix (x - centre) * scale * y, which is never in memory as a whole, and whose columns are summed exactly.
+    If y is None, the matrix holds the squares of (x - centre) * scale.
 
     The methods are those of `DenseColumns`; `kernels.exact_centred` documents the attributes.
     """
@@ -305,8 +306,8 @@ class Exact:
     # ---- norms
 
     def batch_moments(self, x, comm):
-        """Return (number of rows, mean of each column, sum of each column's squared deviations from its mean) over the rows of all
-        ranks, in float64. Collective.
+        """Return (number of rows, mean of each column, sum of each column's squared deviations from its mean) over the rows of x on
+        all ranks, in float64. `comm` is ignored, as this object has a communicator. Collective.
         """
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
@@ -375,7 +376,9 @@ def named(name, comm):
 
 
 def _columns(x):
-    """Return `CentredColumns` unchanged, and a matrix as `DenseColumns`."""
+    """Return x unchanged if it is a `CentredColumns` or `DenseColumns`, whose columns can be summed exactly; return any other
+    matrix as a `DenseColumns`.
+    """
     return x if isinstance(x, CentredColumns | DenseColumns) else DenseColumns(np.ascontiguousarray(x))
 
 

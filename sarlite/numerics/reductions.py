@@ -24,9 +24,8 @@ def axes_of(axis, ndim):
 
 
 def wide(x, axis):
-    """Return the dtype for accumulating a sum of x over `axis`; None for x's own dtype.
-
-    Sums of float32 over axis 0 are accumulated in float64: they are long, and their order depends on the partition.
+    """Return the dtype for accumulating a sum of x over `axis`; None stands for x's own dtype. Sums of float32 over axis 0 are
+    accumulated in float64: they are long, and their order depends on the partition.
     """
     return np.float64 if x.dtype == np.float32 and 0 in axes_of(axis, x.ndim) else None
 
@@ -131,7 +130,7 @@ def product(a, b, trans_b=False, into=None):
 
 @by_numerics
 def product_over_rows(a, g):
-    """Return the gradient of the matrix b in a @ b: a.T @ g, summed over all axes but the last, (k, n).
+    """Return the gradient of the matrix b in a @ b, (k, n), where `g` is the gradient of a @ b: a.T @ g, summed over all axes but the last.
 
     Parameters
     ----------
@@ -172,7 +171,9 @@ def by_heads(x, w, trans_b, fused=False):
 
 @by_numerics
 def product_by_head_over_rows(x, g):
-    """Return out[h] = x[:,h].T @ g[:,h], (n_heads, n_in, n_out), which is the gradient of w in `product_by_head`."""
+    """Return out[h] = x[:,h].T @ g[:,h], (n_heads, n_in, n_out): the gradient of w in `product_by_head(x, w)`, where `g` is the
+    gradient of its result.
+    """
     out = np.empty((x.shape[1], x.shape[2], g.shape[2]), x.dtype)
     for h in range(x.shape[1]):
         kernels.gemm_backward(x[:, h], g[:, h], out[h])

@@ -92,7 +92,9 @@ def using(numerics: Numerics | None) -> Iterator[None]:
 
 
 def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that numerics other than "fast" replace it with their method of the same name."""
+    """Decorate a function so that a numerics other than "fast" replaces it with the method of the same name, which gets the
+    same arguments.
+    """
     name = function.__name__
 
     @functools.wraps(function)
@@ -106,9 +108,9 @@ def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
 
 @by_numerics
 def sums_follow() -> bool:
-    """Return True if a gradient of a replicated parameter is this rank's share, which must be summed over ranks.
-
-    In exact numerics the result is False, because the vjp has already summed the gradient over ranks.
+    """Return True if the gradient of a replicated parameter (the same on every rank) is this rank's share, which must be summed
+    over ranks, as in fast numerics. In exact numerics the result is False, because the vjp has already summed the gradient over
+    ranks.
     """
     return True
 
@@ -154,7 +156,9 @@ def log1p(x: np.ndarray) -> np.ndarray:
 
 @by_numerics
 def expm1(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return exp(x) - 1 elementwise for x <= 0, written to `out` unless it is None."""
+    """Return exp(x) - 1 elementwise for x <= 0, the range that exact numerics supports. The result is written to `out` unless
+    it is None.
+    """
     return np.expm1(x, out=out)
 
 

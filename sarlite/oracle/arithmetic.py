@@ -274,9 +274,9 @@ class BoundArithmetic:
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _sum_growth(self, k: int | Array) -> float | Array:
-        """Return the log of the factor that roundings may enlarge the terms of a sum of `k` terms by: (k - 1) * log(1 + unit
-        roundoff of sums). If `dtype` is narrower than sums, the rounding of the result adds to it. `k` is a number, or one number
-        for each row.
+        """Return log (1 + u)^(k - 1), the most that roundings may enlarge the terms of a sum of `k` terms, where u is the unit
+        roundoff of sums. One rounding of the result to `dtype` is included if `dtype` is narrower than the type of sums. `k` is a
+        number, or one number for each row.
         """
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
@@ -345,9 +345,8 @@ def _most(growth):
 
 
 def _by_row(x: BoundTerm, out: Array) -> Array | float:
-    """Return `x.growth`, the log of the factor that roundings may enlarge a term of x by, in a form that fits `out`, an array
-    computed from x. If `out` has the rows of x, `x.growth` is returned as it is (a number, or one for each row), else its
-    maximum.
+    """Return the field `growth` of x (log of the factor of roundings in a term) for `out`, an array that is computed from x. It
+    is the field itself, a number or one number for each row, if `out` has the rows of x; else the largest number in the field.
     """
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)

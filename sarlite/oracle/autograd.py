@@ -84,7 +84,8 @@ torch_kernel = TorchKernel
 
 
 def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) -> TorchKernel:
-    """Wrap a torch module for `check`, with gradients by autograd; `call(module, case)` runs it, by default module(x, edges) as in PyG.
+    """Wrap a torch module for `check`, which then gets its gradients by autograd. `call(module, case)` runs the module; None
+    runs module(x, edges), with edges of shape (2, n_edges), as in PyG.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from sarlite.oracle.reference import Reference, words
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Return the arrays, parameters, outputs and attributes of the operation or layer `name` as a dict for JSON.
+    """Return a dict, fit for JSON, that describes the operation or layer `name`: its arrays, parameters, outputs and attributes.
 
     The keys are
     - "arrays", "parameters": shapes by name, with "n_src" and so on for sizes of the graph;

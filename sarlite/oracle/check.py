@@ -38,7 +38,9 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
           shrink: bool = True, graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*",
           widths: Sequence[int] | None = None, repeats: int = 1, shown: Callable[[str], None] = _print,
           **attributes: Any) -> Report:
-    """Check `run` and its gradients `vjp` on hard graphs against a reference such as "spmm"; return a Report of the wrong results.
+    """Check the function `run`, and its gradients if it has a `vjp`, against a reference such as "spmm"; return a Report of the
+    wrong results. The inputs are on the corpus of hard graphs, or on `graphs`, and follow from `level`, `dtype` and `seed`.
+    `attributes` are attributes of the operation, such as reduce="mean".
 
     Parameters
     ----------

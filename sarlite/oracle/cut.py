@@ -62,8 +62,8 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
 
 
 def _width_axes(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the axes of the array `name` whose length is "width"; `shapes` has the lengths of each array's axes, as in {"x":
-    ["n_src", "width"]}.
+    """Return the axes of the array `name` that have the length "width" in `shapes`, which holds the length of each axis of each
+    array, as in {"x": ["n_src", "width"]}.
     """
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 

@@ -71,8 +71,9 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text: str, search: Callable[[Difference], object], key: object, difference: Difference) -> Cause:
-    """Return a Cause with the text `text`, an assumption about the kernel for which `search(difference)` is `key`. The wrong
-    array of another case of the same operation confirms the cause if `search` returns `key` for it, too.
+    """Return a Cause with the text `text`: an assumption about the kernel, which `search` has derived as `key` from the wrong
+    array in `difference`. The wrong array of another case of the same operation confirms the cause if `search` returns `key`
+    for that array, too.
     """
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 

@@ -12,7 +12,8 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Row number of each of k entries, among n rows: a gather reads these rows, and a scatter adds to these rows.
+    """Assignment of k entries, such as edges, to n rows: `rows` has the row number of each entry. A gather reads these rows,
+    and a scatter adds to them.
 
     Attributes
     ----------

@@ -168,8 +168,8 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x with each element as a single term, no longer as a sum of terms: the magnitude of an element that is proved
-        exact becomes |value|.
+        """Return x with each element as one finished number. If an element is proved exact, its magnitude (sum of the absolute
+        values of its terms) becomes |value|, as it is a single term from now on.
         """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 

@@ -155,7 +155,7 @@ def where(mask: Array, x: Expr) -> Expr:
 
 
 def barrier(x: Expr) -> Expr:
-    """Return x unchanged, as an optimization barrier: error bounds assume that no sum is reassociated across it."""
+    """Return x unchanged, as an optimization barrier: error bounds assume that a kernel reassociates no sum across it."""
     return _elementwise("barrier", x)
 
 
@@ -225,7 +225,8 @@ def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
 
 
 def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None) -> Expr:
-    """Return for each target row the sum of weight[e] * x[source.rows[e]] over its entries e: a sparse product. Default weights are 1.
+    """Return for each row i of `target` the sum of weight[e] * x[source.rows[e]] over the entries e with target.rows[e] == i: a
+    sparse matrix product. Without `weight`, all weights are 1.
 
     Parameters
     ----------
@@ -242,7 +243,8 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
 
 
 def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -> Expr:
-    """Return for each entry e the dot product of a[index_a.rows[e]] and b[index_b.rows[e]]; the first `heads` axes of a row are kept.
+    """Return for each entry e the dot product of a[index_a.rows[e]] and b[index_b.rows[e]], (k, *heads). The first `heads` axes
+    of a row are kept, and the products are summed over the other axes.
 
     Parameters
     ----------

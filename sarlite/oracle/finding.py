@@ -126,7 +126,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class SavedCase:
-    """A case with expected and returned arrays: the contents of a .sarcase directory.
+    """A case with its expected and returned arrays and their error bounds: the contents of a .sarcase directory.
 
     Attributes
     ----------
