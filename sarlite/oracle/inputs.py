@@ -22,9 +22,9 @@ LARGE_MEAN = 1000.0  # mean of every second column of the input of batch norm
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return (probes, [random case]), the test cases on the graph `entry`: probes have exact results, the other case has random
-    values. A list is empty if no level in `levels` uses it. If the formula of `reference` is not defined on the graph, both are
-    empty, and `report` counts the graph as not covered.
+    """Return (probes, [random case]), the test cases on the graph of `entry`: probes have exact results, the random case has
+    random values. A list is empty if no level of the check in `levels` needs it. Both are empty if the formula of `reference` is
+    not defined on the graph; `report` then counts the graph as not covered.
 
     If no probe is exact, `report` counts that as not covered, and a case of small integers replaces the probes.
     `options` are keyword arguments of `Reference.case`.

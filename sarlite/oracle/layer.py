@@ -1,5 +1,5 @@
-"""`LayerFormula`: formula and attributes of a layer; attributes come from the caller, a state dict's shapes, or the library that
-is followed.
+"""`LayerFormula`: formula and attributes of a layer; attributes come from the caller, a state dict's shapes, or the library whose
+layer is imitated.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ DRAWN: dict[str, Drawer] = {"relation": _relation,
 
 
 def with_self_loops(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
-    """Return (edges, weights) with self loops added: "none", "missing" (one for each row that has none) or "replace" (one for
-    each row in place of its own). The weights are None if `weight` is None.
+    """Return (edges, weights) with self loops added as `self_loops` says: not at all ("none"), one for each row without any
+    ("missing"), or one for each row in place of its own ("replace"). The weights are None if `weight` is None.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": 
 
 
 class ModuleLike(Protocol):
-    """Protocol for the methods of sarlite.nn.Module that are called here; the oracle imports no layers."""
+    """Protocol of a sarlite.nn.Module: the methods that this file calls, since the oracle imports no layers."""
 
     def state_dict(self) -> dict[str, Array]: ...
 

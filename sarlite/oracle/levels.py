@@ -94,7 +94,7 @@ class Level(NamedTuple):
 
 
 def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each expected array, by name."""
+    """Return {name: shape} of the expected arrays in `numbers`."""
     return {name: number.value.shape for name, number in numbers.items()}
 
 
@@ -155,7 +155,9 @@ def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout
 
 
 def _lower(difference: Difference) -> BoundedArray:
-    """Return the expected array of `difference` with error bounds for sums in the next lower precision than promised."""
+    """Return the expected array of `difference` with error bounds for sums in the next lower precision than the case promises,
+    such as TF32 for float32.
+    """
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 

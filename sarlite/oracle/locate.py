@@ -42,7 +42,7 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """Return for each row in `rows` the number of the equal row of the indexed array, or -1 if no row or several rows are
+        """Return for each row in `rows` the row number of the equal row of the indexed array, or -1 if no row or several rows are
         equal, shape (k,).
         """
         keys = rows @ self.direction

@@ -162,7 +162,7 @@ def _terms(case, loops=False):
 
 def _scales(terms: Sequence[tuple[int, int, int]], case: Case, reduce: str) -> list[tuple[int, int, int, Any]]:
     """Return `terms`, tuples (edge, source j, destination i), with a factor appended: 1 / d_i if `reduce` is "mean", 1 / sqrt(d_j
-    d_i) if "sym", else 1. The d are degrees in `terms`.
+    d_i) if "sym", else 1. d_j and d_i are the degrees of source and destination, counted in `terms`.
     """
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:

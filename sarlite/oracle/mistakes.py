@@ -17,7 +17,7 @@ from sarlite.types import Array
 
 
 class Guess(NamedTuple):
-    """A probable cause of a wrong result as text, the edges that the text names, and a function that predicts the wrong result."""
+    """A probable cause of a wrong result: its text, a function that predicts the wrong result, and the edges that the text names."""
 
     cause: str
     number: Callable[[], BoundedArray]

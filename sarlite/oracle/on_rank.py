@@ -72,7 +72,9 @@ class RankDifference(Difference):
 
     @property
     def evidence(self) -> SavedCase:
-        """SavedCase of the whole graph, with the rows that all ranks returned; for a parameter, with this rank's array."""
+        """SavedCase (a case with its expected and returned arrays) of the whole graph, with the rows that all ranks returned; for
+        a parameter, with this rank's array.
+        """
         whole = self.kind == "whole"
         got = self.got if whole else self.division.assemble(self.arrays, self.kind, self.whole.value.shape)
         return Difference(self.reference, self.case, self.output, self.whole, got, self.division.cotangents).evidence

@@ -24,7 +24,7 @@ NAME.npy for each output to an empty directory, and dNAME.npy for each gradient 
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser of `sarlite-oracle` with all its commands."""
+    """Return the argument parser of `sarlite-oracle` with all its commands, such as "check" and "replay"."""
     command = Parser(prog="sarlite-oracle",
                      description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
                      "1 something was found, 2 wrong arguments or a wrong file, 77 nothing was checked, as the program "

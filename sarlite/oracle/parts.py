@@ -1,4 +1,4 @@
-"""The division of a case among ranks: `RankPart` is the input of one rank, `Division` the whole."""
+"""Division of a case among ranks: `RankPart` is the input of one rank, `Division` holds the whole case and each node's rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,7 +170,9 @@ class Division:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Arrays that each rank may return, as {name: (shape on the whole graph, kind of rows)}."""
+        """Arrays that each rank may return, as {name: (shape on the whole graph, kind of rows)}; the kind is "edge", "whole" (not
+        divided) or by node.
+        """
         case, reference = self.case, self.reference
         by, inputs = reference.outputs_by, {**case.arrays, **case.state}
         wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}

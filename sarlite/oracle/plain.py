@@ -37,7 +37,7 @@ class BoundedArray:
 
     @property
     def bound(self) -> Array:
-        """The error bound of each element; an array of the shape of `value`."""
+        """The error bound of each element, an array of the shape of `value`; NaN if there is no bound."""
         return np.broadcast_to(np.nan if self.error is None else self.error, self.value.shape)
 
 
@@ -55,10 +55,10 @@ class Arithmetic(Protocol[T]):
         """Convert a constant of the formula to the arithmetic's kind of number."""
 
     def rounded(self, x: T, dtype: str) -> T:
-        """Return a number rounded to a floating type."""
+        """Return the number x rounded to the floating type `dtype`, such as "float32"."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Return the value and the error bound of a number; the bound allows for `rounds` further roundings."""
+        """Return the value and the error bound of the number x as a BoundedArray; the bound allows for `rounds` further roundings."""
 
 
 class FloatArithmetic:

@@ -1,4 +1,4 @@
-"""Level "probe": inputs for which every order of evaluation gives the same exact result.
+"""Level "probe" of a check: inputs for which every order of evaluation gives the same exact result.
 
 A right function returns exactly this result.
 
@@ -147,7 +147,8 @@ def _exact_ones(numbers):
 
 
 class _ProbeBuilder:
-    """Builder of the probe inputs of one kind on one graph: rows that encode their row numbers, in digits of a chosen size.
+    """Builder of the probes (inputs with exact results) of one kind on one graph: rows that encode their row numbers, in digits
+    of a chosen size.
 
     The kind "signed" is for sums in a wider format than the inputs: the upper half of the rows holds the negative code
     of the lower half, so that sums are small while partial sums are large.

@@ -85,7 +85,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
                 expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
                 **attributes: Any) -> Report:
     """Compare the results of `run`, a function of the list of all ranks' inputs, with the reference on the whole graph; return a
-    Report. Graphs of the corpus are divided among each number of ranks in `ranks`, in each way in `parts`.
+    Report. Test graphs are divided among each number of ranks in `ranks`, in each way in `parts`, such as "random".
 
     Parameters
     ----------

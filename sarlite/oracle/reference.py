@@ -87,7 +87,7 @@ class Reference:
 
     @property
     def outputs_by(self) -> Mapping[str, str]:
-        """{name of each output: kind of its rows, "dst", "src" or "edge"}."""
+        """{name of each output: kind of its rows}, "dst" or "src" for rows by destination or source, "edge" for rows by edge."""
         return self.definition.outputs_by
 
     @cached_property
@@ -138,7 +138,8 @@ class Reference:
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Return the reason why the dialect's own layer raises an error on the edges of a case; None if that layer computes.
+        """Return the reason why the layer of the case's library (its dialect) raises an error on the edges of `case`; None if
+        that layer computes a result.
 
         The reference computes a result for every case.
         """
@@ -200,7 +201,7 @@ class Reference:
                 for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
     def outputs(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the outputs of a case by name, computed in an arithmetic, such as BoundArithmetic for error bounds."""
+        """Return the outputs of a case by name, computed in `arithmetic`, such as BoundArithmetic for error bounds."""
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
@@ -217,8 +218,8 @@ class Reference:
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the gradients of a case's arrays and parameters by name, for `cotangents`, the gradients of the outputs,
-        computed in an arithmetic.
+        """Return the gradients of a case's arrays and parameters by name, for `cotangents`, the gradients of the outputs. They
+        are computed in `arithmetic`, such as BoundArithmetic for error bounds.
         """
         inputs, outputs = self.expressions(case)
         wanted = {name: cast(Expr, inputs[name]) for name in self.differentiable(case)}
@@ -245,8 +246,8 @@ def words(value: object) -> str:
 
 
 def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
-    """Return the Reference of the name `reference` with these attributes, or `reference` itself if it is one already. Raise
-    ConfigError if it does not support `dtype`.
+    """Return the Reference of the name `reference` with these attributes, or `reference` itself if it is a Reference. Raise
+    ConfigError if the operation does not support `dtype`, or if attributes come with a Reference, which has its own.
 
     Raises
     ------

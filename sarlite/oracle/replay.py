@@ -19,10 +19,11 @@ _MOST_EDGES = 20  # a summary lists the edges of a case up to so many
 
 def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, convert: Convert | None = None,
            time_limit: float = 60.0, seed: int = 0) -> Report:
-    """Check a function on the case saved at `path`, at levels "probe", "certified" and "repeat"; return the Report.
+    """Check a function on the case saved at `path`, at the levels "probe" (exact results), "certified" (error bounds) and
+    "repeat" (same bits); return the Report. The gradients of the outputs are the saved arrays, or random arrays if none were
+    saved.
 
-    Gradients are checked in every layout of the cotangents. The cotangents are the saved arrays, or random arrays if none
-    were saved.
+    Gradients are checked in every layout of the cotangents.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ MOST_SETS, MOST_EDGES = 200, 1000
 
 
 def graph(seed: int = 0) -> EdgeList:
-    """Return a random graph with 24 destination rows of each in-degree in DEGREES.
+    """Return a random graph, seeded by `seed`, with 24 destination rows of each in-degree in DEGREES (0 to 17).
 
     The sources of a row differ, and edges are in random order.
     """
@@ -101,7 +101,9 @@ def picks(trial: Trial, case: Case) -> list[Array] | None:
 
 
 def _impossible(case: Case, picked: Array) -> dict[str, Any] | None:
-    """Return the fields of a Finding if no right sampler may return the edge numbers `picked` for a case; else None."""
+    """Return the fields of a Finding, by name, if no correct sampler may return the edge numbers `picked` for `case`; None if the
+    picks are possible.
+    """
     edges, k = case.edges, case.k
     if len(picked) and (picked.min() < 0 or picked.max() >= edges.n_edges):
         bad = picked[(picked < 0) | (picked >= edges.n_edges)][0]

@@ -38,7 +38,9 @@ class Scope:
     max_values: int = 0
 
     def add(self, entry: Entry, cases: Sequence[Case]) -> None:
-        """Extend the covered widths, degrees, sizes and kinds of values by the cases of one graph, `entry`."""
+        """Extend the covered widths, degrees, sizes and kinds of values by `cases`, the cases of the graph `entry`; nothing
+        changes if `cases` is empty.
+        """
         if not cases:
             return
         edges = entry.edges

@@ -47,7 +47,9 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
 
 
 class _Attempts:
-    """The predicate `still_fails` with a limited number of calls: after `left` calls every case counts as passing."""
+    """The predicate `still_fails` with a limited number of calls: once `left`, the number of calls that remain, is 0, every case
+    counts as passing.
+    """
 
     def __init__(self, still_fails: Callable[[Case], bool], left: int) -> None:
         self.still_fails, self.left = still_fails, left

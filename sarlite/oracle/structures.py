@@ -23,7 +23,8 @@ class SplitMixStream:
         return splitmix64(counter * np.uint64(GAMMA) + np.uint64(self.key))
 
     def below(self, n: int, size: int) -> Array:
-        """Return the next `size` integers from 0 to n - 1, shape (size,), int64; n is at most 2^31.
+        """Return the next `size` integers from 0 to n - 1, shape (size,), int64; n is at most 2^31, as each integer is made of 32
+        random bits.
 
         Each is (upper 32 bits of a number) * n / 2^32.
         """
@@ -129,7 +130,7 @@ def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
 
 def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
     """Return a random graph of n nodes, some of which have no edges; `which` says which nodes: the "first" half, the "last" half,
-    the "odd" ones or "most".
+    the nodes of "odd" number, or "most" (all but two).
     """
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
@@ -167,7 +168,9 @@ def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
 
 
 def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph of n nodes whose edges mostly go into a few nodes (`way` "in") or out of a few nodes ("out")."""
+    """Return a graph of n nodes with `edges` random edges, most of which go into a few nodes if `way` is "in", or out of a few
+    nodes if "out".
+    """
     few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
     even = draw.below(n, edges)
     return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
@@ -233,7 +236,7 @@ _HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal", "nan
 
 
 def graph_specs() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
-    """Yield (family of graphs, arguments of its function, tags, options) for each graph of the corpus.
+    """Yield a tuple (family of graphs, such as "ring"; arguments of its function; tags; options) for each graph of the corpus.
 
     `options` may set `width` and `values`; otherwise `corpus` assigns widths in turn, and the values are "codes".
     """
@@ -319,8 +322,8 @@ def _shapes():
 
 
 def _special_values():
-    """Yield the entries of `graph_specs` for graphs on which inputs with special values, such as ties, are checked. The graphs
-    have rows without in-edges, rows without out-edges, or a row longer than a warp.
+    """Yield (family, arguments, tags, options) for the graphs on which inputs with special values, such as ties, are checked. The
+    graphs have rows without in-edges, rows without out-edges, or a row longer than a warp (32 threads of a GPU).
     """
     yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:

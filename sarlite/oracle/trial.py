@@ -151,7 +151,9 @@ class Trial:
                                  "is memory that the function uses again", support=1))
 
     def rerun(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
-        """Call the function under test again on a case; return its outputs, of the expected `shapes`, or None if the call fails."""
+        """Call the function under test again on a case; return its outputs by name, of the expected `shapes`, or None if the call
+        fails. A failure is not reported.
+        """
         try:
             return call.outputs(self.worker, self.run, self._converted(case), shapes)
         except call.CallFailure:
@@ -163,7 +165,8 @@ class Trial:
     # ---- verdicts
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
-        """Compare results with expected arrays; if an error exceeds `tolerance` times its bound, call `add_finding` and return True.
+        """Compare each result in `differences` with its expected array. For the first result with an error above `tolerance`
+        times its bound, call `add_finding` and return True. The report counts one comparison at `level`.
 
         Parameters
         ----------
@@ -217,8 +220,8 @@ class Trial:
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add a finding to the report, or to its expected failures if the case's name or the verdict is excepted. `searches` look
-        for the cause of `difference` after the last case.
+        """Add `finding` to the report, or to the report's expected failures if the caller allows its verdict or expects failures
+        of its case. `searches` look for the cause of `difference` after the last case.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.

@@ -148,7 +148,8 @@ class ProbeScores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case whose inputs have special values of the kind `values`, such as "nan"; inputs without use for the kind are unchanged.
+    """Return a copy of `case` whose inputs have special values of the kind `values`, such as "nan". Inputs that the kind does not
+    concern, such as weights for most kinds, are unchanged.
 
     Parameters
     ----------
