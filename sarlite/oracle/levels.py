@@ -83,8 +83,8 @@ class Level(NamedTuple):
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
         """Add a finding to `trial` for each array in `got` that differs from `expected` by more than this level allows. The
-        arrays are gradients, for the cotangents `g` of the outputs; without `g` they are outputs. If the call failed, `got` is
-        None, and nothing is added.
+        arrays are gradients if `g`, the gradients of the outputs, is set, else outputs. If the call failed, `got` is None, and
+        nothing is added.
         """
         for name, array in (got or {}).items():
             difference = Difference(
@@ -166,8 +166,8 @@ def _lower(difference: Difference) -> BoundedArray:
 
 def repeat(trial: Trial, case: Case, n_threads: int | None = None) -> None:
     """Check that repeated calls on `case` give the same bits, and that one thread gives the same bits as `n_threads` threads
-    (None: the largest thread pool of this process). The function is called once, `trial.repeats` times more, and once on one
-    thread; the vjp in the same way.
+    (None: the largest thread pool of this process). The function, and then its vjp if there is one, is called once,
+    `trial.repeats` times more, and once on one thread.
     """
     n_threads = call.threads_of_pools() if n_threads is None else n_threads
     reference = trial.reference
@@ -203,8 +203,8 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping[str, Array], g: Mapping[str, Array] | None,
             verdict: Verdict, text: str) -> bool:
-    """Compare the arrays of two calls by name; if one differs in a bit, add a finding with `verdict` and `text` to `trial`, and
-    return True. The arrays are gradients, for the cotangents `g` of the outputs; if `g` is None, they are outputs.
+    """Return True if the arrays of two calls, by name, differ in a bit, after adding a finding with `verdict` and `text` to
+    `trial`; else False. The arrays are gradients if `g`, the gradients of the outputs, is set; if `g` is None, they are outputs.
     """
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():

@@ -170,8 +170,8 @@ class Division:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Arrays that each rank may return, as {name: (shape on the whole graph, kind of rows)}; the kind is "edge", "whole" (not
-        divided) or by node.
+        """Arrays that each rank may return, as {name: (shape on the whole graph, kind of rows)}. The kind is "edge", "whole" (not
+        divided), or "dst", "src" or "node" for rows by node.
         """
         case, reference = self.case, self.reference
         by, inputs = reference.outputs_by, {**case.arrays, **case.state}

@@ -133,7 +133,9 @@ class Reference:
         return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
-        """Return the names of the arrays and parameters of `case` that have a gradient."""
+        """Return the names of the arrays and parameters of `case` that have a gradient; none if gradients of the operation are
+        not checked.
+        """
         return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp
                 and last_word(name) not in self.definition.fixed]
 

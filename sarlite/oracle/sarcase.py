@@ -201,7 +201,7 @@ def _loaded(folder, document):
 
 
 def _within(folder: Path, document: Mapping[str, Any]) -> None:
-    """Raise DataError unless the array files that `document`, a parsed case.json, names lie in `folder` and together stay below 4 GiB."""
+    """Raise DataError unless the array files named in `document`, a parsed case.json, lie in `folder` and together stay below 4 GiB."""
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):

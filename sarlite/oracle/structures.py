@@ -186,7 +186,7 @@ def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
 
 
 def tree(draw: SplitMixStream, n: int) -> EdgeList:
-    """Return a random tree of n nodes: each node has an edge to a random earlier node."""
+    """Return a random tree: each of n nodes but node 0 has an edge to one random node of a smaller number."""
     ids = np.arange(1, n)
     parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
     return _graph(ids, parents, n)

@@ -166,7 +166,8 @@ class Trial:
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
         """Compare each result in `differences` with its expected array. For the first result with an error above `tolerance`
-        times its bound, call `add_finding` and return True. The report counts one comparison at `level`.
+        times its bound, call `add_finding` and return True; if there is none, return False. The report counts one comparison at
+        `level`.
 
         Parameters
         ----------
@@ -298,7 +299,9 @@ def _remoteness(case: Any) -> float:
 
 
 def count_text(bad: Array, where: str = "") -> str:
-    """Return a text with the number of True elements of the mask `bad`, "3 of 34 elements differ"; `where` comes before "differ"."""
+    """Return a text such as "3 of 34 elements differ", with the number of True elements of the mask `bad`; `where` is inserted
+    before "differ".
+    """
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 
