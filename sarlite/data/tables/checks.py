@@ -97,7 +97,8 @@ def number(table: Table, column: str) -> str:
     odd = f"contains({name}, '_')" if point else f"contains({name}, '_') OR contains({name}, '.')"
     replaced = f"replace({name}, ',', '.')"
     plain = f"TRY_CAST({name if point else replaced} AS DOUBLE)"
-    truth_value = f"CASE lower(trim({name})) WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
+    truth_value = (f"CASE WHEN regexp_full_match({name}, ' *[Tt][Rr][Uu][Ee] *') THEN 1 "  # evaluated only where no number is
+                   f"WHEN regexp_full_match({name}, ' *[Ff][Aa][Ll][Ss][Ee] *') THEN 0 END")
     value = f"coalesce(nullif(CASE WHEN {odd} THEN NULL ELSE {plain} END, CAST('nan' AS DOUBLE)), {truth_value})"
     return value if table.reading.null is None else f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END)"
 
