@@ -8,8 +8,14 @@ import numpy as np
 from sarlite.data.tables.checks import CellCheck, check_cells, is_missing, number
 from sarlite.data.tables.remedies import date_remedy, query_remedy, replacement
 from sarlite.data.tables.sources import Table
-from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.text_form import literal, quote
+from sarlite.data.times import show_time
 from sarlite.errors import DataError
+
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+"""Units of Unix times, and their number in a second."""
+_FIRST, _LAST = 315_532_800, 4_102_444_800
+"""The years 1980 and 2100 as Unix times in seconds."""
 
 
 class Times(NamedTuple):
@@ -33,11 +39,14 @@ def time_column(table: Table, column: str) -> Times:
     Raises
     ------
     DataError
-        If a cell is no time or has no value. The message names the row.
+        If a cell is no time or has no value; the message names the row. Also if the times may mix units, or are over 100 years
+        apart, unless the option `null` settles the doubt.
     """
     kind = table.types[column]
     if kind == "word":
-        return _times_in_words(table, column)
+        times = _times_in_words(table, column)
+        _refuse_doubtful(table, column, times)
+        return times
     if kind not in ("date", "whole"):
         scaled = replacement(table, column, f"CAST({quote(column)} * 1000 AS BIGINT)", "keeps the precision")
         fractions = f"; {scaled}" if kind == "float" else ""
@@ -50,7 +59,38 @@ def time_column(table: Table, column: str) -> Times:
         times, most = Times(_nanoseconds(name), "dates"), "nanoseconds since 1970 in 64 bits: 1678 to 2261"
     check_cells(table, [_no_time(table, column, f"{name} IS NULL"),
                    CellCheck(column, f"{times.expression} IS NULL AND {name} IS NOT NULL", f"VALUE does not fit {most}")])
+    _refuse_doubtful(table, column, times)
     return times
+
+
+def _refuse_doubtful(table, column, times):
+    """Raise a DataError for numbers of two units of time, or dates over 100 years apart, unless the option `null` settles the doubt."""
+    door, value = table.reading.door, times.expression
+    if table.reading.null is not None or not door.option("null", "nan"):
+        return
+    if times.kind == "dates":
+        low, middle, high = table.one(f"min({value})", f"quantile_disc({value}, 0.5)", f"max({value})")
+        if low is None or high - low <= 100 * 365.25 * 86_400 * 10**9:
+            return
+        first, last = show_time(low, "dates"), show_time(high, "dates")
+        shown, effect = f"the first time, {first}, and the last, {last}, are more than 100 years apart", "are times"
+        odd = ("<", last) if high - middle > middle - low else (">", first)
+        query = query_remedy(table, "SELECT *", f"WHERE {quote(column)} {odd[0]} {literal(odd[1])}", f"leaves {odd[1]} out")
+    else:
+        ranges = {unit: (_FIRST * n, _LAST * n) for unit, n in _UNITS.items()}
+        *counts, low, high, n_late = table.one(
+            *(f"count(*) FILTER (WHERE {value} BETWEEN {first} AND {last})" for first, last in ranges.values()),
+            f"min({value}) FILTER (WHERE {value} >= {_FIRST})", f"max({value})", f"count(*) FILTER (WHERE {value} >= {_FIRST})")
+        units = [unit for unit, n in zip(_UNITS, counts) if n]
+        if len(units) < 2 or sum(counts) < n_late:  # other numbers are no Unix times
+            return
+        shown = " and ".join(f"{time} is {show_time(time * 10**9 // _UNITS[unit], 'dates')} in {unit}"
+                             for time, unit in ((low, units[0]), (high, units[-1])))
+        number, effect = f"CAST({quote(column)} AS BIGINT)", "have one unit"
+        cases = " ".join(f"WHEN {number} >= {ranges[unit][0]} THEN {number} // {_UNITS[unit] // _UNITS[units[0]]}" for unit in units[:0:-1])
+        query = replacement(table, column, f"CASE {cases} ELSE {number} END", f"brings all to {units[0]}")
+    settled = door.remedy(("null", "nan", f"says that all {effect}"))
+    raise DataError(f"{table.where}: column {column!r}: {shown}: {settled}; {query}")
 
 
 def _nanoseconds(column):

@@ -1,5 +1,6 @@
 """Times of nodes and edges: read from tables, kept as int64, stored, divided, and shown."""
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
@@ -61,6 +62,35 @@ def test_dates_of_each_type_are_nanoseconds(typed):
 def test_what_is_no_time_is_refused_with_its_row(times, message):
     with pytest.raises(DataError, match=message):
         graph(times)
+
+
+@pytest.mark.parametrize("times, kept, settled, message", [
+    (["1700000000", "1700000000123", "1600000000"], [1700000000, 1700000000, 1600000000], [1700000000, 1700000000123, 1600000000],
+     "e.csv: column 't': 1600000000 is 2020-09-13T12:26:40 in seconds and 1700000000123 is 2023-11-14T22:13:20.123 in milliseconds: "
+     "null=nan says that all have one unit; query"),
+    (["1600000000000", "1700000000123456789", "0"], [1600000000000, 1700000000123, 0], [1600000000000, 1700000000123456789, 0],
+     "in milliseconds and 1700000000123456789 is 2023-11-14T22:13:20.123456789 in nanoseconds: null=nan"),
+    (["1900-01-01", "2024-03-01", "2023-03-01"], ["2024-03-01", "2023-03-01"], ["1900-01-01", "2024-03-01", "2023-03-01"],
+     "the first time, 1900-01-01, and the last, 2024-03-01, are more than 100 years apart: null=nan says that all are times; query"),
+    (["2024-03-01", "2024-03-02", "2200-01-01"], ["2024-03-01", "2024-03-02"], ["2024-03-01", "2024-03-02", "2200-01-01"],
+     "the last, 2200-01-01, are more than 100 years apart"),
+])  # fmt: skip
+def test_times_that_may_be_of_two_units_or_centuries_apart_are_asked_about(times, kept, settled, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.csv").write_text("s,d,t\n" + "".join(f"0,{node},{time}\n" for node, time in enumerate(times)))
+    with pytest.raises(DataError) as caught:
+        load("edges:e.csv,src=s,dst=d,time=t", allow_empty=ALL)
+    assert message in str(caught.value)
+    query = re.search("query = '''.*?'''+", str(caught.value))[0]
+    (tmp_path / "g.toml").write_text(f'[nodes.u]\nnames="edges"\n[[edges]]\nrelation=["u","e","u"]\n{query}\nsrc="s"\ndst="d"\ntime="t"\n')
+    for spec, expected in (("tables:g.toml", kept), ("edges:e.csv,src=s,dst=d,time=t,null=nan", settled)):
+        as_numbers = [int(np.datetime64(time, "ns").view(np.int64)) if isinstance(time, str) else time for time in expected]
+        assert sorted(load(spec, allow_empty=ALL).one_relation.edge_time.tolist()) == sorted(as_numbers)
+
+
+@pytest.mark.parametrize("times", [[1, 5 * 10**12], [17 * 10**8, 5 * 10**10, 17 * 10**11], [0, 17 * 10**8], ["1930-01-01", "2024-01-01"]])
+def test_times_of_one_unit_are_not_asked_about(times):
+    assert len(graph(times).edge_time) == len(times)
 
 
 @pytest.mark.sampled(7)
