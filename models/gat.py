@@ -15,7 +15,7 @@ from sarlite.nn import Dropout
 
 
 class GATConv(AttentionConv):
-    """Graph attention layer: for each head h'_i = sum_j a_ij z_j, z = W h; a_ij is a softmax over j of scores of nodes i and j.
+    """Graph attention layer. For each head h'_i = sum_j a_ij z_j with z = W h, where a_ij is a softmax over the in-neighbours j of i.
 
     a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i)). With edge weights h'_i = sum_j w_ij a_ij z_j.
 
@@ -149,7 +149,9 @@ class GAT(Layered):
 
     def _make(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int, heads: int, out_heads: int,
               out_concat: bool, hidden_bias: bool) -> None:
-        """Assign `self.convs`: `layers` layers made by `conv`(n_in, n_feat, n_heads). The last has a bias, others if `hidden_bias`."""
+        """Assign `self.convs`, `layers` layers that conv(n_in, n_feat, n_heads, bias=...) makes. All but the last have `heads` heads of
+        width `hidden`; the last has `out_heads`, concatenated if `out_concat`, else averaged.
+        """
         self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
         heads, out_heads = nn.check_int("heads", heads, 1), nn.check_int("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:

@@ -43,7 +43,9 @@ class AttentionConv(Conv):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def score_weights(self) -> tuple[Tensor, Tensor]:
-        """Return (W a_src, W a_dst), each (n_in, n_heads): h times a column is a head's score a . (W h) of a source or destination."""
+        """Return two matrices, each (n_in, n_heads): W a_src and W a_dst, by head. The products of rows h with them are the attention
+        scores of the rows as sources and as destinations.
+        """
         weight = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
         return (weight * self.attn_src).sum(-1), (weight * self.attn_dst).sum(-1)
 
@@ -60,7 +62,8 @@ class MultiHead(Protocol):
 
 
 def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
-    """Return output rows of layer `conv`: its heads' outputs `out` concatenated or averaged, plus residual from `h_dst` and bias.
+    """Return the output rows of layer `conv` from `out`, its heads' outputs: they are concatenated or averaged; then the residual, made
+    from the input rows `h_dst` of the destinations, and the bias are added.
 
     Parameters
     ----------

@@ -52,9 +52,8 @@ class Layered(nn.Module):
     hidden_options: tuple[str, ...] = ("hidden", "batch_norm", "activation", "dropout")
 
     def make_convs(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int) -> None:
-        """Assign `self.convs`: `layers` layers made by `conv`(n_in, n_out, bias=...), `hidden` wide between; only the last has a bias.
-
-        The activation after every other layer adds a bias.
+        """Assign `self.convs`, `layers` layers that conv(n_in, n_out, bias=...) makes, with `hidden` columns between layers. Only the
+        last has a bias, because the activation after every other layer adds one.
 
         Parameters
         ----------
@@ -69,7 +68,9 @@ class Layered(nn.Module):
 
     def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
                          rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        """Assign `self.activations`: for every layer but the last, one `nn.Activation` of rows `width` wide with these arguments."""
+        """Assign `self.activations`: after every layer but the last, an `nn.Activation` for rows of `width` columns, with these
+        arguments. `kind` is its function, such as "relu".
+        """
         self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in self.convs[1:]]
 

@@ -165,7 +165,9 @@ class RGCN(nn.Module):
                                          for name in types})
 
     def _conv(self, n_in: Mapping[str, int], n_out: int, graph: HeteroGraph, types: Sequence[str], is_last: bool, **options: Any) -> Any:
-        """Return a layer from input rows, `n_in` wide by node type, to rows of `types`, `n_out` wide; the last layer has a bias."""
+        """Return a graph layer over the relations into the node types `types`. Its input rows have n_in[type] columns, its output rows
+        `n_out`; the layer has a bias only if `is_last`.
+        """
         return RGCNConv(n_in, n_out, graph.into(types), types, bias=is_last, **options)
 
     def first_layer(self) -> list[nn.Module]:
@@ -234,7 +236,8 @@ class RelationalInput(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
-        """Return {node type: input rows of the first layer, (n, width)} from features `x`, for the batch's `rows` by type, or all rows.
+        """Return {node type: input rows of the first layer, (n, width)} from the features `x`. `rows` are the row numbers of a batch by
+        node type; None for all rows of the part.
 
         Parameters
         ----------
@@ -255,7 +258,8 @@ class RelationalInput(nn.Module):
 
 
 def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return [node types whose rows are needed] for the input and each layer's output, if the last layer outputs `node_types`.
+    """Return a list of the node types whose rows are needed: for the input, then for the output of each of the `layers` layers, if the
+    last layer outputs `node_types`.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from sarlite.nn import Activation, Dropout, Linear
 
 
 class Inception(nn.Module):
-    """First layer of SIGN: each propagated feature matrix times its own weights, side by side.
+    """First layer of SIGN: the products of each propagated feature matrix S^k X with its own weights W_k, side by side.
 
     The input is [X, S X, .., S^K X], and the output is [X W_0, S X W_1, .., S^K X W_K].
 

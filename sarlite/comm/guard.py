@@ -120,8 +120,8 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Return a context inside which a failure on one rank, or `stall_seconds` in which no rank reports progress, ends all ranks. It
-    yields the `Watchdog` to report progress to. `n_threads` is the number of ranks that are threads of this process.
+    """Return a context inside which all ranks end if one rank fails, or if no rank reports progress for `stall_seconds`. It yields the
+    `Watchdog` to report progress to. `n_threads` is the number of ranks that are threads of this process.
 
     Entering and leaving the context are collective.
 

@@ -17,8 +17,8 @@ _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 
 @contextlib.contextmanager
 def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> Iterator[None]:
-    """Return a context that calls `tick`, which reports progress, every `interval` seconds in which this thread or a child process has
-    computed. Waiting for other ranks does not count.
+    """Return a context that calls `tick`, which reports progress, every `interval` seconds if this thread or a child process has
+    computed since the last call. Waiting for other ranks does not count.
 
     Use it for reading, dividing and partitioning, which have no steps to count. One rank may take an hour for them,
     while the other ranks wait.

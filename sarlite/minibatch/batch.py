@@ -194,7 +194,9 @@ class Batch:
         return rows[0] if len(rows) == 1 else ops.concat(rows)
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
-        """Return the aggregation of messages over a batch of a single layer, with the arguments of `LayerGraph.aggregate`."""
+        """Return the aggregation of messages over a batch of a single layer. The arguments, a message and a reducer, are as for
+        `Graph.aggregate`.
+        """
         n = len(self.graphs)
         if n > 1:
             raise ConfigError(f"aggregate: a batch of {n} layers has a graph for each, batch.layers({n})")

@@ -19,7 +19,8 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph that a model's layer computes on, of a sampled `layer` with local sources `rows`; `lasting` means repeated use.
+    """Return the graph that a model's layer computes on: the sampled edges of `layer`, whose local sources are the `rows` of this
+    rank's `part`. `lasting` is True for a batch that serves several steps.
 
     For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
@@ -52,7 +53,9 @@ class BatchRows(NamedTuple):
 
 
 def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
-    """Return the row numbers of a batch from `sampled`, the sampler's result; outputs of several node types are ordered type by type."""
+    """Return the row numbers of a batch in this rank's `part`, from `sampled`, the sampler's result. Outputs of several node types come
+    type by type.
+    """
     n_dst = sampled.layers[-1].n_dst
     if isinstance(part.graph, Graph):
         return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
@@ -107,7 +110,7 @@ class TypedRows:
         return np.array([n_first]) if self._types is None else np.bincount(self._types[:n_first], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return, for the layer's rows at the positions `places`, their numbers among the layer's rows of their own node type."""
+        """Return the numbers, each counted among the layer's rows of its own node type, of the layer's rows at the positions `places`."""
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
@@ -115,18 +118,20 @@ class TypedRows:
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, type_index: int, places: Array | slice = slice(None)) -> Array:
-        """Return the rows of node type number `type_index` at the layer's positions `places`, as row numbers of this rank's part."""
+        """Return the rows of node type `type_index` (an index) at the layer's positions `places`, as row numbers of this rank's part."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
     def keep(self, type_index: int, places: Array) -> Array:
-        """Return the rows of node type number `type_index` at the layer's positions `places`, numbered among its rows of this type."""
+        """Return the numbers, counted among the layer's rows of node type `type_index` (an index), of the rows of this type at the
+        layer's positions `places`.
+        """
         return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 
 
 def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, relations: Sequence[int],
                  used_again: bool) -> list[PickedGraph]:
-    """Return a graph for each relation index in `relations`; their sources have node type number `source` and are fetched
-    together. The indices count `part.sets` and `layer.sets`. `used_again` is True for a batch that serves several steps.
+    """Return a graph of the sampled `layer` for each relation index in `relations`, whose sources have the node type number `source`
+    and are fetched together. `typed` has the layer's rows by type; `used_again` is True for a batch that serves several steps.
     """
     picked = [typed.picked(layer.sets[k]) for k in relations]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
@@ -154,7 +159,9 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
            used_again: bool) -> Needs:
-    """Return the sources of node type number `source` that ranks exchange for `layer`; `picked` lists its sampled edges by relation."""
+    """Return the rows of node type number `source` that ranks need of each other for `layer`: this rank has `local_rows` and needs the
+    rows `halo`. `picked` lists the sampled edges by relation.
+    """
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
@@ -171,8 +178,8 @@ def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked:
 
 
 def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, used_again: bool) -> EdgesByOwner:
-    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to column first[0] - 1, rank q from
-    first[q] on. `first` has column numbers. `used_again` is True for a batch that serves several steps.
+    """Return the sampled edges `picked` divided by the MPI rank that owns their source. Columns below first[0] belong to this `rank`,
+    and columns from first[q] on to rank q. `used_again` is True for a batch that serves several steps.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(n_ranks))

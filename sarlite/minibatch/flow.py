@@ -81,7 +81,9 @@ def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int
 
 def _layers(graph: Graph | NodeType, rows: Array,
             n_layers: int) -> tuple[BatchRows, list[PickedGraph | PickedRelations]]:
-    """Return (row numbers of the batch with the outputs `rows`, the graphs of its layers, which have all in-edges)."""
+    """Return (row numbers of the batch, graphs of its layers) for a batch whose outputs are the `rows` of `graph`. Each of the
+    `n_layers` layers has all in-edges of its destinations. Collective.
+    """
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
     graphs = [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]

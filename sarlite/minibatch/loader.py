@@ -376,7 +376,8 @@ class NeighborLoader(Loader):
             self.caches.drain()
 
     def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
-        """Return the batch whose outputs are the rows `seeds`, at their `times` (None: the stored times), sampled as in `step`. Collective.
+        """Return the batch whose outputs are the rows `seeds`, sampled with the random numbers of step `step`. `times` are the seeds'
+        times for sampling in time; None takes the stored times. Collective.
 
         It reads the caches but pushes no rows.
 
@@ -417,7 +418,7 @@ class NeighborLoader(Loader):
         return self.graph.dst_ids[self.train]
 
     def _make(self, step: int) -> Batch:
-        """Make the batch of a step and request the rows that it needs from peers; runs in the sampling thread."""
+        """Sample the batch of `step` and ask peers for the cached rows that it needs; the sampling thread calls this ahead of training."""
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             sampled = self.sampler(self.seeds(step), step)
             batch = self._batch(sampled, step, self._seeds.count(step), pushes=True)
@@ -438,7 +439,9 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
-    """Return the argument, such as "batches='balanced'", that makes batches depend on how the graph is divided among ranks; else ""."""
+    """Return the argument, such as "batches='balanced'", that makes a loader's batches depend on how the graph is divided among ranks;
+    "" if they do not. `batches` and `remote` are arguments of `NeighborLoader`.
+    """
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 

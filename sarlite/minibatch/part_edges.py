@@ -154,9 +154,8 @@ class PartEdges:
         return types
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Return the values of all columns, (n_local + n_halo, ...), of node type number `source` from `values` of local rows. Collective.
-
-        Values of halo rows are fetched from their owners. Columns of other types are uninitialized.
+        """Return an array with a value for each CSR column (local rows, then halo rows), from the `values` of this rank's rows of node
+        type number `source`. Values of halo rows are fetched. Columns of other types stay uninitialized. Collective.
         """
         out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
         out[self.first[source] : self.first[source + 1]] = values
@@ -169,7 +168,9 @@ class PartEdges:
         return out
 
     def _put(self, out: Array, source: int, block: Edges | Bundle, values: Array) -> None:
-        """Copy `values`, one row for each column of `block`, to the halo rows of `out`; `source` is the number of their node type."""
+        """Copy `values`, one row for each column of `block`, to the places of its halo rows in `out`, an array over all CSR columns.
+        `source` is the number of the rows' node type.
+        """
         for other, start, columns_slice in self._halo(source):
             if other is block:
                 out[start : start + columns_slice.stop - columns_slice.start] = values[columns_slice]
@@ -179,13 +180,16 @@ class PartEdges:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return the position of each rank's first row in `halo`, ascending halo row numbers, and then the end: (n_ranks + 1,)."""
+        """Return where each rank's rows begin in `halo`, ascending numbers of halo rows (rows of other ranks), and the end, (n_ranks +
+        1,).
+        """
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each rank, the positions, (m,) int32, of its rows in `halo` within the list of rows that it sends to this rank.
+        """Return a list with an array for each rank: the positions, (m,) int32, of its rows in `halo` within the list of rows that it
+        sends to this rank. `halo` has ascending numbers of halo rows (rows of other ranks).
 
-        Such a position is called a slot. `halo` has ascending halo row numbers.
+        Such a position is called a slot.
         """
         shares = share(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
@@ -199,15 +203,17 @@ class PartEdges:
         return ids
 
     def _halo(self, source: int) -> Iterator[tuple[Any, int, slice]]:
-        """Yield (block, first CSR column, slice of the block's columns) of each range of halo rows of node type number `source`."""
+        """Yield (block, CSR column of its first row, slice of the block's columns) for each range of halo rows (rows of other ranks) of
+        node type number `source`.
+        """
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
         for block, owner, columns_slice in plan.halo() if plan is not None else ():
             yield block, starts[owner], columns_slice
             starts[owner] += columns_slice.stop - columns_slice.start
 
     def _csr(self, graph: Any, source: int) -> tuple[Array, Array]:
-        """Return the CSR (indptr, indices) of the relation in `graph`, whose sources have type number `source`, with the part's
-        columns. With one type and without peers they are the graph's own arrays.
+        """Return (indptr, indices) of the edges of `graph`, a relation whose sources have node type number `source`. The indices are
+        columns of the part: local rows of all types, then halo rows.
         """
         indptr, first = np.concatenate([[0], np.cumsum(graph.in_degrees)]), self._dtype.type(self.first[source])
         if graph.plan.single_block:
@@ -278,7 +284,8 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = sums if local_degrees else part.of_columns(sums)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """Return (1 / sqrt(degree) of destinations, the same of sources), (n,) float64 each; `weighted` degrees are sums of edge weights.
+        """Return (1 / sqrt(degree) of each destination, 1 / sqrt(degree) of each column), float64. With `weighted`, a degree is the sum
+        of the weights of a row's in-edges, else their number.
 
         The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
         a relation the columns have out-degrees.
@@ -311,7 +318,8 @@ class RelationEdges(EdgeSet):
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Array | slice) -> Array:
-        """Return the values of the edges at `positions` of this CSR; `values` are in the order of the graph's edge values.
+        """Return the values of the edges at the positions `positions` of this CSR. `values` has the values of all edges of the part, in
+        the graph's own order.
 
         Parameters
         ----------
@@ -338,7 +346,9 @@ class RelationEdges(EdgeSet):
         return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
 
     def _first(self, low: Array, high: Array, columns: Array, ids: Array) -> Array:
-        """Return, for each i, the first position in low[i] .. high[i] - 1 of `columns` whose source id is >= ids[i], else high[i]."""
+        """Return, for each i, the first position in low[i] .. high[i] - 1 whose source, in the CSR columns `columns`, has a global id
+        >= ids[i]; high[i] if there is none. Ids ascend within a range.
+        """
         while (open_ := low < high).any():
             middle = (low + high) // 2
             below = np.zeros(len(low), bool)
@@ -371,7 +381,9 @@ class RelationEdges(EdgeSet):
 
 
 def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], list[Any]]:
-    """Return (node types, global ids of local rows by type, graphs of the relations out of each type). Collective."""
+    """Return (node types, list of global ids of this rank's rows of each type, list of the relations' graphs whose sources are of each
+    type). A `Graph` has one type, "". Collective.
+    """
     if isinstance(graph, NodeType):
         of = graph.graph
         return of.node_types, [of.node_ids[name] for name in of.node_types], [of.out_of(name) for name in of.node_types]
@@ -379,9 +391,8 @@ def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], lis
 
 
 def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
-    """Return the row number in the part, (n_dst,), of each row of `graph`; rows of types[t] start at first[t]. None if numbers
-    are equal. A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another
-    order.
+    """Return the row number in the part, (n_dst,), of each row of `graph`; None if the numbers are equal. The part has the rows of
+    types[t] from first[t] on; a `NodeType` may have fewer types, in another order.
     """
     if isinstance(graph, Graph):
         return None

@@ -158,8 +158,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return np.concatenate([features, column.astype(features.dtype)], 1)
 
     def _recency(self, unit):
-        """Return log(1 + age / unit) of each picked edge, (n_edges,) float64; the age is the seed's time minus the edge's time.
-        For an added self loop the result is 0.
+        """Return log(1 + age / unit) of each picked edge, (n_edges,) float64, where `unit` is a time and the age is the seed's time
+        minus the edge's time; 0 for an added self loop.
         """
         edge_times = self._of_edges(self.edges.graph.edge_values.time)
         dst = np.repeat(np.arange(self.n_dst), np.diff(self.picked.indptr))
@@ -318,8 +318,8 @@ class Estimate:
         return self._whole_degrees - (stops - starts)
 
     def _weighted_sums(self, dst: Array, counts: Array) -> Array:
-        """Return the divisor of each destination's weighted mean, (n_dst,) float64; `counts` are the picks' weighted factors.
-        `counts` holds the weighted factor of each picked edge, (n_edges,), and `dst` the row of its destination.
+        """Return the divisor of each destination's weighted mean, (n_dst,) float64. `counts` has the weighted factor of each picked
+        edge, and `dst` the row of its destination.
         """
         if self._picked.degrees is None:
             return self._weighted_candidate_degrees
@@ -414,7 +414,8 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, used_again: bool) -> Plan:
-    """Return the plan of a layer without peers: one block of the edges `picked`, a list by relation, whose sources are the local `rows`.
+    """Return the plan of a sampled layer that needs no rows of other ranks: one block with the edges `picked`, a list by relation,
+    whose sources are the local `rows`. `used_again` is True if the block stores its transposes.
 
     `used_again` is True if transposes are stored as long as the block.
     """

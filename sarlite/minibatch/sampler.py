@@ -34,7 +34,8 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions in `rows` of the rows that are destinations of this set, as an array, or as slice(None) if all rows are.
+        """Return the positions in `rows`, this rank's row numbers, of those that are destinations of this set's edges. The result is an
+        array, or slice(None) if the set belongs to a whole graph.
 
         For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
         """
@@ -255,7 +256,8 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Return the rows and layers of the batch of `step` for the rows `seeds`; edges at positions without[k] of set k are not picked.
+        """Return the rows and layers of the batch whose outputs are the rows `seeds`, drawn with the random numbers of `step`. Edges at
+        the positions without[k] of edge set k are not picked; None leaves out no edges.
 
         Parameters
         ----------
@@ -279,7 +281,9 @@ class Sampler:
         return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
     def _sampled(self, seeds: Array, request: SampleRequest) -> Sampled:
-        """Return the rows and layers of the batch for the rows `seeds`, sampled as `request` says, from the last layer to the first."""
+        """Return the rows and layers of the batch for the rows `seeds`, from the last layer to the first; `request` has the step, the
+        edges to leave out, and the times.
+        """
         with self._lock:
             try:
                 return self._sample(seeds, request)
@@ -297,7 +301,9 @@ class Sampler:
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows: Array, layer: int, request: SampleRequest) -> tuple[Array, Layer]:
-        """Sample in-edges of `rows` for layer number `layer`; return (`rows` followed by the new local sources, the `Layer`)."""
+        """Sample in-edges of `rows` for layer number `layer`. Return (`rows` followed by the local sources that are new, the `Layer`);
+        `request` has the step and the edges to leave out.
+        """
         n_dst = len(rows)
         picks = [self._picked(edges, rows, layer, request, left) for edges, left in zip(self.sets, request.without)]
         columns = picks[0].columns if len(picks) == 1 else np.concatenate([rows[:0], *(picked.columns for picked in picks)])
@@ -312,8 +318,8 @@ class Sampler:
         return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
     def _picked(self, edge_set: Any, rows: Array, layer: int, request: SampleRequest, without: Array | None) -> Picked:
-        """Return sampled in-edges from `edge_set` of those `rows` that are its destinations; edges at the positions `without` are
-        left out. With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
+        """Return sampled in-edges of those `rows` that are destinations of `edge_set`; edges at the positions `without` are left out
+        (None: no edges). `request` has the step.
         """
         rows = rows[edge_set.places(rows)]
         rows, step = rows - rows.dtype.type(edge_set.first) if edge_set.first else rows, request.step
@@ -326,8 +332,8 @@ class Sampler:
         return Picked(*picks, without)
 
     def _hit(self, edge_set: EdgeSet, rows: Array, layer: int, step: int, without: Array) -> Array:
-        """Return a mask, (n_rows,), of the rows whose random draw would include an edge at one of the positions `without`. Such
-        rows draw again, with `_pick_again`.
+        """Return a mask, (n_rows,), of the rows whose random draw for `layer` and `step` includes an edge at one of the positions
+        `without`, which must be left out. These rows draw again.
         """
         starts, stops = (np.searchsorted(without, edge_set.edges.indptr[at]) for at in (rows, rows + 1))
         at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
@@ -337,7 +343,9 @@ class Sampler:
 
     def _pick(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
               numbering: Any) -> tuple[Array, Array, Array]:
-        """Return sampled in-edges of `rows` as (indptr, columns, positions in `edge_set`); `numbering` renumbers columns unless None."""
+        """Return sampled in-edges of `rows` as (indptr, sources, positions in `edge_set`). With a `numbering`, new sources are marked
+        in it, to be numbered in the batch; None marks nothing.
+        """
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -347,8 +355,8 @@ class Sampler:
 
     def _pick_again(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
                     without: Array) -> tuple[Array, Array, Array]:
-        """Sample `rows` again, from their in-edges not at the positions `without`; return CSR (indptr, columns) and edge
-        positions. The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
+        """Sample `rows` a second time, from their in-edges that are not at the positions `without`. Return (indptr, sources, positions
+        in `edge_set`). This draw is independent of the first, so that all remaining edges of a row are equally likely.
         """
         edges, first = edge_set.edges, edge_set.first
         counts = edges.indptr[rows + 1] - edges.indptr[rows]
@@ -371,8 +379,8 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set: EdgeSet, layer: int, step: int, purpose: str = "") -> dict[str, Any]:
-        """Return {"k", "kind", "key"}, arguments of `kernels.sample`; draws with a different `purpose`, such as " again", are
-        independent. The picks of "labor" depend on variates of sources, which have no `purpose`.
+        """Return the arguments k, kind and key of `kernels.sample`, as a dict, for a draw from `edge_set` in `layer` and `step`. Draws
+        with different texts `purpose` are independent, unless the sampler is "labor".
         """
         k = self.fanouts[layer]
         kind = "uniform" if k < 0 else self.kind
@@ -395,7 +403,9 @@ class Sampler:
 
 
 def merged(in_other: Array, one: Sequence[Array], other: Sequence[Array]) -> Any:
-    """Return one CSR (indptr, columns, ...) from two: row i is the next row of `other` if in_other[i] is True, else of `one`."""
+    """Return one CSR (indptr, columns, ...) from two CSRs, `one` and `other`, with the same arrays. Its row i is the next unused row of
+    `other` if in_other[i] is True, else of `one`.
+    """
     counts = np.empty(len(in_other), np.int64)
     counts[~in_other], counts[in_other] = np.diff(one[0]), np.diff(other[0])
     of_other, both = np.repeat(in_other, counts), []
@@ -407,7 +417,9 @@ def merged(in_other: Array, one: Sequence[Array], other: Sequence[Array]) -> Any
 
 
 def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
-    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the sampler's `kind` ("uniform", "labor", ...) are invalid."""
+    """Return the fan-outs, the numbers of in-edges to sample in each layer, as a tuple of int. Raise a ConfigError if they do not suit
+    the sampler `kind` ("uniform", "full", ...).
+    """
     if kind not in KINDS:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
     entries = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None

@@ -14,7 +14,8 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler for `part`, over ranks if `comm` is not None, in time if `temporal` is not; see `Sampler` for the other options.
+    """Return a sampler for the edges of `part`: over several ranks if `comm` is not None, and in time if `temporal` is not None, with
+    the edge sets `timed`. `fanouts`, `kind`, `seed` and `one_variate` are options of `Sampler`.
 
     Parameters
     ----------

@@ -78,7 +78,9 @@ class Global(Seeds):
         return np.split(order, np.searchsorted(step, np.arange(1, self.n_steps)))
 
     def _positions(self, variates: Array) -> Array:
-        """Return the position of each hash in `variates`, this rank's ascending hashes, among the hashes of all ranks. Collective."""
+        """Return the position of each of this rank's hashes, the ascending array `variates`, in the sorted list of the hashes of all
+        ranks. Collective.
+        """
         comm = self._comm
         if comm.size == 1:
             return np.arange(len(variates))
@@ -117,7 +119,9 @@ BATCHES = {"global": Global, "balanced": Balanced}
 
 
 def divide(how: str, comm: Communicator, ids: Array, batch_size: int, seed: int) -> Seeds:
-    """Return the division of training rows, with ids `ids`, into steps of `batch_size`; `how` is "global" or "balanced". Collective."""
+    """Return the division of this rank's training rows, with the global ids `ids`, into steps of `batch_size` rows over all ranks.
+    `how` is "global" (shuffled over all ranks) or "balanced" (over each rank). Collective.
+    """
     if how not in BATCHES:
         raise ConfigError(f"batches {how!r} is not one of {', '.join(BATCHES)}")
     return BATCHES[how](comm, ids, batch_size, seed)

@@ -69,7 +69,8 @@ class Temporal:
     recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
-        """Return a copy with int64 times; raise an error if times do not fit the rows of `graph` or `n_seeds`, or the kind of `sampler`.
+        """Return a copy with int64 times, one for each row of `graph` and for each of the `n_seeds` seeds. Raise an error if the times
+        do not fit, or if the sampler kind `sampler` cannot sample in time.
 
         Raises
         ------
@@ -140,7 +141,8 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Return (indptr, positions, candidate counts) of edges sampled up to `times`, none at `without`: the `latest` or by `draw`, `ids`.
+        """Sample in-edges of `rows` that are not later than their `times`, none at the positions `without`: the last ones if `latest`,
+        else at random by `draw`, keyed by `ids`. Return (indptr, positions, number of candidates of each row).
 
         Parameters
         ----------
@@ -195,7 +197,7 @@ class TimedEdges(EdgeSet):
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
         """Return, for each row i, the first position in low[i] .. high[i] - 1 whose edge is later than times[i], else high[i].
-        The result has shape (n_rows,) and dtype int64. The search is a bisection.
+        Positions are in the order of time.
         """
         while (unsettled := low < high).any():
             middle = (low + high) // 2
@@ -229,9 +231,8 @@ class PairNumbering:
         return every[first[order]], numbers[places.reshape(-1)[len(rows) :]]
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Append the sources that are not in `rows` yet, ascending; return all rows, and overwrite `sources` with their numbers.
-
-        Each entry of the array `sources` is overwritten with its number among the returned rows.
+        """Append the sources that are not in `rows` yet, ascending; return all rows, and overwrite each entry of `sources` with its
+        number among them.
         """
         order, row_order = np.argsort(sources), np.argsort(rows)
         ascending = sources[order]
@@ -281,9 +282,8 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Return a batch's rows and layers for `seeds`, each at its time in `times`; edges at positions without[k] of set k are not picked.
-
-        By default the times are those of `Temporal.seeds`.
+        """Return the rows and layers of the batch for the rows `seeds`, each at its time in `times` (None: the stored times of the
+        seeds). Edges at the positions without[k] of edge set k are not picked.
         """
         columns = self._checked(seeds)
         times = self._seed_times[np.asarray(seeds, np.int64)] if times is None else times
@@ -327,9 +327,8 @@ class CooperativeTemporalSampler(Cooperative, TemporalSampler):
 
 
 def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
-    """Return a part's sets of edges, each edge with the time from which on it may be sampled. Collective.
-
-    That time is the later one of the edge's time and its source's time.
+    """Return the edge sets of `part` with the time from which on each edge may be sampled: the later one of the edge's time and its
+    source's time in `temporal`. Collective.
     """
     nodes: Any = temporal.nodes if isinstance(temporal.nodes, dict) else {"": temporal.nodes}
     columns = {source: part.of_columns(nodes[name], source) for source, name in enumerate(part.types)
@@ -366,7 +365,8 @@ def _ranges(starts: Array, stops: Array) -> Array:
 
 def _chosen(starts: Array, stops: Array, sources: Array, latest: bool, ids: Array,
             draw: dict[str, Any]) -> tuple[Array, Array]:
-    """Return (indptr, positions) of sampled edges of each range starts[i] .. stops[i] - 1: the last if `latest`, else by `draw` and `ids`.
+    """Sample edges of each range of positions starts[i] .. stops[i] - 1, whose edges are in the order of time: the last ones if
+    `latest`, else at random by `draw`. Return (indptr, positions).
 
     The edges of a range are in the order of time, and `sources` are the columns of all edges. `draw` has the arguments
     k, kind and key of `kernels.sample`, and `ids` key the draws of the ranges. With k = -1 all edges are taken.

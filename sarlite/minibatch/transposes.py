@@ -30,7 +30,9 @@ class Transposes:
         self._used: frozenset[_Place] = frozenset()
 
     def learn(self, graphs: Sequence[object]) -> None:
-        """Record the transposes that were computed in `graphs`, the layers' graphs of a used batch, so that `make` computes them."""
+        """Record which transposes were computed in `graphs`, the layers' graphs of a batch after its backward pass, so that `make`
+        computes them for later batches.
+        """
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
                   if isinstance(graph, (PickedGraph, PickedRelations))
                   for block, edges in enumerate(graph.all_blocks))

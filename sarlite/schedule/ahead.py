@@ -54,7 +54,9 @@ class Ahead(Generic[T]):
             self._ready.put((None, error))
 
     def _may_continue(self, wait=True):
-        """Return True once the generator may produce one more item; False if it must end, or if wait=False and it may not yet."""
+        """Return True once the consumer has permitted the generator to produce one more item; False if the generator must end. With
+        wait=False return at once, and False if there is no permit yet.
+        """
         if self._goes_on:
             try:
                 self._goes_on = self._permits.get(block=wait)
@@ -63,7 +65,7 @@ class Ahead(Generic[T]):
         return self._goes_on
 
     def take(self) -> T:
-        """Return the next item. Raise the generator's exception, or StopIteration at its end."""
+        """Return the generator's next item, and wait for it if need be. Raise the generator's exception, or StopIteration at its end."""
         item, error = self._ready.get()
         if error is not None:
             raise error
@@ -99,7 +101,7 @@ class Ahead(Generic[T]):
 
 
 def ahead(make: Callable[[S], T], items: Iterable[S], n: int) -> Generator[T, None, None]:
-    """Yield make(item) for each item, while a thread computes up to `n` values ahead of the consumer.
+    """Yield make(item) for each of `items` in order, while a thread computes up to `n` values ahead of the consumer.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ MOVED_BYTES = 1 << 17
 
 
 class Broadcasts(Fetch):
-    """Fetch of peers' rows by broadcasts: for each piece, a block of edges, the owner of its source rows sends them to every rank.
+    """Fetch of peers' rows by broadcasts. For each piece, a block of edges whose sources belong to one rank, that rank sends its rows
+    to every rank.
 
     The owner sends all its rows, or a range of its rows. With prefetch a thread fetches the rows of up to `prefetch`
     ranks ahead of the rows in use. Then two broadcasts are in progress at a time, so that the setup of the second is
@@ -92,7 +93,8 @@ class Broadcasts(Fetch):
             yield in_progress.popleft()()
 
     def start(self, piece: Piece) -> Callable[[], tuple[Array, ...]]:
-        """Start the broadcasts of a piece's rows, one for each array; return a function that waits for the rows.
+        """Start the broadcasts of the rows of `piece`, one for each array. Return a function that waits for them and returns the rows
+        of the piece's columns.
 
         Returns
         -------
@@ -121,7 +123,8 @@ class Broadcasts(Fetch):
 
 
 def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
-    """Return `rows[needed]`. If `needed` ascends, no second array is made: the rows are moved in place, `moved_bytes` at a time.
+    """Return `rows[needed]`, where `needed` has row numbers or is a slice. If the numbers ascend, the rows are moved to the front of
+    `rows` in place, `moved_bytes` at a time, to save the memory of a second array.
 
     Each row moves towards the front only, and never over a row that is still to be read.
 

@@ -65,7 +65,8 @@ class CommState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context for a step that all ranks take. After an unexpected error on this rank, graphs refuse to work until `recover`.
+        """Return a context for a step that all ranks take together. An unexpected error inside it is recorded as a failure, after which
+        all graphs of the communicator refuse to work until `recover`.
 
         An unexpected error, such as a lack of memory, may occur on one rank alone. A SarliteError is raised by all ranks
         together, or its transfer has recorded the failure already.

@@ -15,12 +15,13 @@ ALIGNMENT = 16
 
 
 def templates_of(arrays):
-    """Return the template of each array: the shape and the dtype of one row; None for an entry that is None."""
+    """Return a tuple with the template of each of `arrays`: the pair (shape of one row, dtype); None for an array that is None."""
     return tuple(None if a is None else (a.shape[1:], a.dtype) for a in arrays)
 
 
 def allocate(n_rows, templates, zero=False):
-    """Allocate `n_rows` rows of each template (row shape, dtype) in one buffer, zeros if `zero`; return (buffer of bytes, arrays in it).
+    """Allocate a buffer for `n_rows` rows of several arrays, zeros if `zero`; a template, (shape of one row, dtype), describes each
+    array. Return (buffer of bytes, views of the arrays in it).
 
     Returns
     -------
@@ -39,7 +40,9 @@ def allocate(n_rows, templates, zero=False):
 
 
 def sections(buffer, n_rows, templates):
-    """Return a view of each array's section, (n_rows, ...), in a message's buffer; a template is (row shape, dtype)."""
+    """Return a view of each array, (n_rows, ...), in the bytes `buffer` of a message. A template, (shape of one row, dtype), describes
+    each array; None gives None.
+    """
     return tuple(None if template is None else _section(buffer, start, n_rows, template)
                  for template, start in zip(templates, layout(n_rows, templates)[0]))
 
@@ -61,7 +64,7 @@ def pack(arrays, rows):
 
 
 def gather(arrays, rows, views):
-    """Copy array[rows] into its view for each pair of `arrays` and `views`, where the array is not None.
+    """Copy array[rows] into view for each pair (array, view) of `arrays` and `views`; pairs whose array is None are skipped.
 
     An array may be `kernels.Rows`. `rows` is a slice or an array of row numbers.
     """

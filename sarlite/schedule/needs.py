@@ -65,9 +65,8 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return (piece of edges from own rows, pieces of edges from peers: each takes `peers_at_once` peers, or 1/`n` of one peer's rows).
-
-        A mode arranges these pieces, which are called the own tile and the peers' tiles.
+        """Return (own tile, peers' tiles): the piece of edges whose sources this rank owns, and a list of pieces of edges with sources
+        of peers. Each takes the rows of `peers_at_once` peers, or 1/`n` of one peer's rows.
 
         Parameters
         ----------
@@ -95,7 +94,8 @@ class Needs(NamedTuple):
         return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, RowIndex]]:
-        """Divide rank q's rows into `n` ranges; return (range, rows in it that this rank needs) for each.
+        """Divide rank q's rows into `n` equal ranges. Return a list with (range, numbers of the rows in it that this rank needs) for
+        each; a range is a slice of rank q's rows, and the numbers count from its start.
 
         The range is a slice, counted from rank q's first row. The needed rows are the rows of the range that this rank
         needs, counted from the range's first row: a slice if they are consecutive, else an array of integers.
@@ -112,14 +112,16 @@ class Needs(NamedTuple):
         return [(self.rank + s) % self.size for s in range(self.size)]
 
     def _arrivals(self, source, target, n):
-        """Return n exchanges that receive from rank `source` and send to rank `target`, one for each range of their rows."""
+        """Return a list of n exchanges with two peers: in each this rank receives a range of the rows that it needs of rank `source`,
+        and sends the matching range of its rows to rank `target`.
+        """
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return a list of blocks of edges for each list of source ranks in `groups`: n blocks (ranges of rows) for one peer,
-        else one. The first group is this rank alone, and has a single block.
+        """Return, for each list of source ranks in `groups`, the list of its blocks of edges: `n` blocks (ranges of the source rows) if
+        it is one peer, else one block. The first group is this rank alone.
         """
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []
@@ -154,7 +156,8 @@ class Needs(NamedTuple):
 
 
 def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
-    """Return the rows to exchange with peers, given `sets` of in-edges of this rank's rows and its `n_local_src` sources. Collective.
+    """Return the rows that ranks need of each other, for the in-edges `sets` (one InEdges per relation) of this rank's rows. This rank
+    owns `n_local_src` source rows with ids `src_ids`; None if ids are row numbers. Collective.
 
     Parameters
     ----------
@@ -213,7 +216,9 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 
 def _block_ends(group, ends):
-    """Return where a group's blocks end among its columns: at each of `ends` for one source rank; at the last for several, in one block."""
+    """Return the ends of the blocks among the columns of a group of source ranks, where `ends` are the ends of each range or rank. A
+    group of one rank has a block for each range; several ranks share one block.
+    """
     return ends if len(group) == 1 else ends[-1:]
 
 

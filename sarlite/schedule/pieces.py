@@ -83,7 +83,9 @@ class Piece(NamedTuple):
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:
-        """Divide this piece, which must have one arrival, into `n` pieces, each with a range of the block's columns."""
+        """Return a list of `n` pieces that divide the columns of this piece's block into ranges of nearly equal size. The piece must
+        have exactly one arrival.
+        """
         if n == 1:
             return [self]
         (arrival,), block = self.arrivals, self.block
@@ -96,7 +98,8 @@ class Piece(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The work of one rank over a graph: its pieces, which are blocks of edges, in the order of computation in forward and backward.
+    """Order of one rank's computation over a graph: its pieces, which are blocks of edges, once for the forward pass and once for the
+    backward pass.
 
     Attributes
     ----------
@@ -141,7 +144,9 @@ class Plan(NamedTuple):
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:
-        """Return (block, owner's MPI rank, slice of the block's columns) for each range of halo rows, by ascending columns."""
+        """Return a list of (block, MPI rank that owns the rows, slice of the block's columns), one for each range of halo rows (rows of
+        peers), in ascending order of their columns.
+        """
         columns = []
         for piece in self.forward:
             if piece.block is None:
@@ -154,14 +159,14 @@ class Plan(NamedTuple):
         return sorted(columns, key=lambda each: each[0].offset)
 
     def needed(self, size: int) -> list[int]:
-        """Return, for each of `size` ranks, the number of that rank's rows that this rank needs."""
+        """Return a list that has, for each of the `size` ranks, the number of its rows that this rank needs."""
         counts = [0] * size
         for arrival in self.exchanges:
             counts[arrival.source] += arrival.n_rows
         return counts
 
     def asked(self, size: int) -> list[Array]:
-        """Return, for each of `size` ranks, the local rows that are sent to that rank, (n,) int64, in sending order."""
+        """Return a list that has, for each of the `size` ranks, the rows of this rank that are sent to it, (n,) int64, in sending order."""
         sent: list[list[Array]] = [[np.empty(0, np.int64)] for _ in range(size)]
         for arrival in self.exchanges:
             rows = arrival.send_rows

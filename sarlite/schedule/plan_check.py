@@ -21,7 +21,9 @@ LIBRARY_MODES = tuple(type(mode) for mode in MODES.values())
 
 
 def plan_of(comm: Communicator, mode: Mode, needs: Needs, prefetch: int) -> Plan:
-    """Return the plan of `mode` for the halo rows `needs` with `prefetch` peers fetched ahead; check it for a user's mode. Collective."""
+    """Return the plan of the schedule mode `mode` for the exchange of the rows `needs`, with `prefetch` peers fetched ahead. Check the
+    plan if the mode is a user's own class. Collective.
+    """
     plan = mode.plan(needs, prefetch)
     if not isinstance(mode, LIBRARY_MODES):
         check(comm, plan, needs, mode)
@@ -29,7 +31,8 @@ def plan_of(comm: Communicator, mode: Mode, needs: Needs, prefetch: int) -> Plan
 
 
 def check(comm: Communicator, plan: Plan, needs: Needs, mode: Mode) -> None:
-    """Raise a ConfigError on every rank unless the plans of all ranks are complete and fit together. Collective.
+    """Raise a ConfigError on every rank unless the plans of all ranks fit together, and each rank's `plan` computes every edge of
+    `needs` once. The error names `mode`, the plan's author. Collective.
 
     Requirements:
 
@@ -54,7 +57,9 @@ def _error(mode, needs, problem):
 
 
 def _problems(plan: Plan, needs: Needs, mode: Mode) -> Iterator[str]:
-    """Yield a text for each error in this rank's plan that can be found without communication."""
+    """Yield a text for each error in this rank's `plan` by `mode` that can be found without communication; `needs` has the edges and
+    rows that the plan must cover.
+    """
     for direction, pieces in (("forward", plan.forward), ("backward", plan.backward)):
         yield from (f"{direction}: {text}" for text in _edge_problems(pieces, needs))
         yield from (f"{direction}: {text}" for text in _column_problems(pieces, needs))
@@ -68,7 +73,9 @@ def _problems(plan: Plan, needs: Needs, mode: Mode) -> Iterator[str]:
 
 
 def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error text for each set of edges, such as a relation, if some edge of the set is not in exactly one piece."""
+    """Yield an error text for each set of edges (a relation, or the whole graph) of `needs` with an edge that is not in exactly one of
+    `pieces`.
+    """
     blocks = [piece.block for piece in pieces if piece.block is not None]
     for k, cut in enumerate(needs.cuts):
         dst = np.repeat(np.arange(cut.edges.n_dst), np.diff(cut.edges.indptr))
@@ -96,7 +103,9 @@ def _difference(expected, taken):
 
 
 def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error text for each piece with both own and peers' rows, and for each block whose columns are not its rows."""
+    """Yield an error text for each piece that has both this rank's and peers' rows, and for each piece whose block has another number
+    of columns than rows.
+    """
     for k, piece in enumerate(pieces):
         if piece.own and any(arrival.n_columns for arrival in piece.arrivals):
             yield f"piece {k}: columns are the rank's own rows and rows of peers: they are two pieces"
@@ -106,7 +115,9 @@ def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs) -> str | None:
-    """Return the text of the first error in the rows that ranks send each other for `pieces`, or None. Collective."""
+    """Return the text of the first error in the rows that ranks send each other for `pieces`, by comparing their global ids with the
+    blocks' columns; None without an error. Collective.
+    """
     pieces = list(pieces)
     arrivals = [arrival for piece in pieces for arrival in piece.arrivals]
     order = [(arrival.source, arrival.n_rows or arrival.n_send) for arrival in arrivals if arrival.target is None]
@@ -132,14 +143,16 @@ def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs)
 
 
 def _broadcast(comm: Communicator, arrival: Arrival, local_ids: Array) -> Array:
-    """Broadcast and return the global ids of the rows that `arrival`, a broadcast, sends; the root has `local_ids`. Collective."""
+    """Broadcast and return the global ids, (n,) int64, of the rows that the broadcast `arrival` sends. Its root takes them from
+    `local_ids`, the ids of its rows. Collective.
+    """
     sends = arrival.source == comm.rank
     ids = local_ids[arrival.send_rows].astype(np.int64) if sends else np.empty(arrival.n_rows, np.int64)
     return comm.broadcast(ids, arrival.source)
 
 
 def _next(received: list[Array], source: int) -> Array | None:
-    """Remove from `received` and return the global ids of the next message from rank `source`; None without a message."""
+    """Remove the next message of rank `source` from received[source] and return its global ids; None if no message is left."""
     if not len(received[source]):
         return None
     n = int(received[source][0])
@@ -148,7 +161,8 @@ def _next(received: list[Array], source: int) -> Array | None:
 
 
 def _arrival_problem(arrival: Arrival, rank: int, ids: Array | None, wanted: Array | None) -> str | None:
-    """Return an error text unless the rows `ids` that the peer sends are the `wanted` columns, in that order; else None.
+    """Return an error text if the rows with global ids `ids` that arrive by `arrival` are not the `wanted` columns, in that order; else
+    None. `ids` None means that nothing was sent, `wanted` None that there is no block.
 
     Parameters
     ----------

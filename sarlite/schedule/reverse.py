@@ -7,7 +7,8 @@ from sarlite.structure.part_edges_csr import InEdges, owners
 
 
 def out_edges(comm, edges, n_src):
-    """Return the edges that leave this rank's `n_src` source rows, as InEdges with a row for each source. Collective.
+    """Return the edges that leave this rank's `n_src` source rows, gathered from all ranks' in-edges `edges`. They are InEdges with a
+    row for each source and the destinations as indices. Collective.
 
     Parameters
     ----------
@@ -48,7 +49,8 @@ def out_edges(comm, edges, n_src):
 
 
 def is_symmetric(comm, edges, n_src):
-    """Return True if each edge occurs as often as its reverse, and each rank has as many sources, `n_src`, as destinations.
+    """Return True if on all ranks each of the in-edges `edges` occurs as often as its reverse, and each rank has as many sources,
+    `n_src`, as destinations. Collective.
 
     Collective. The test compares a 64-bit hash of all edges with a hash of all reversed edges, so an asymmetric
     structure passes with a probability of about 2^-64. Memory while the function runs: 24 bytes for each edge.

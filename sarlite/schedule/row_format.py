@@ -62,7 +62,8 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Round the gradient `g`, times the row factors `scale`; return (result, None). Format float32 returns (g, scale).
+        """Return (gradient, row factors still to apply). A format that rounds returns `g` times the row factors `scale`, rounded, and
+        None; float32 returns (g, scale). `scale` None stands for 1.
 
         Parameters
         ----------
@@ -92,7 +93,8 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(g, in_place), None
 
     def encode(self, arrays: tuple[Array, ...], array_kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return `arrays` as they are sent to peers: format int8 turns arrays of kind "rows" into integers, others are unchanged.
+        """Return `arrays` in the form that is sent to peers: int8 turns arrays of kind "rows" into integers; all other arrays, and all
+        other formats, are unchanged. Empty `array_kinds` means that no array changes.
 
         Parameters
         ----------
@@ -107,7 +109,8 @@ class RowFormat(NamedTuple):
         return tuple(kernels.quantize(x) if kind == ROWS else x for x, kind in zip(arrays, array_kinds))
 
     def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], array_kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return rows that arrived from a peer as kernels read them, with the row shapes of `local`; the inverse of `encode`.
+        """Return the rows `arrived` from a peer in the form that kernels read; it undoes `encode`. The arrays `local`, this rank's
+        rows, show the shape of a row.
 
         Parameters
         ----------

@@ -52,7 +52,8 @@ class Schedule(NamedTuple):
         return sum(block.n_edges for block in self.plan.blocks)
 
     def run(self, arrays, on_block, keeps_rows=False, phase="forward", array_kinds=()):
-        """Fetch peers' rows of `arrays` and call `on_block(block, rows)` for each block; return the rows if `keeps_rows`. Collective.
+        """Fetch peers' rows of `arrays`, this rank's source rows, and call `on_block(block, rows)` for each block of edges with the
+        rows of its sources. Return these rows if `keeps_rows`, else None. Collective.
 
         This is SAR algorithm 1.
 
@@ -89,7 +90,9 @@ class Schedule(NamedTuple):
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", array_kinds=()):
-        """Call `on_block(block, rows, d_rows)` on `block_rows`, or on rows fetched from `arrays`; the owners add d_rows to `d_arrays`.
+        """Call `on_block(block, rows, d_rows)` for each block of edges; it adds the gradients of the block's source rows to `d_rows`,
+        which are sent to the rows' owners and added to `d_arrays`. `rows` come from `block_rows` or, if None, are fetched from
+        `arrays`.
 
         This is SAR algorithm 2. Collective.
 
@@ -126,13 +129,14 @@ class Schedule(NamedTuple):
                 del buffer, d_rows
 
     def _rows(self, piece, rows, local, array_kinds):
-        """Return a piece's rows as operators read them: `local` for this rank's own rows, else `rows` of peers, decoded."""
+        """Return the source rows of `piece` as operators read them: `local` for this rank's own rows, else the peers' `rows`, decoded
+        from the format of messages.
+        """
         return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
     def _backward_pieces(self, fetches):
-        """Return the pieces of a backward pass; `fetches` is True if rows of peers are fetched again. The own tile comes last, so
-        that it is computed while the last gradients travel. If a thread fetches rows, half of the own tile comes first instead,
-        to be computed while the first rows travel.
+        """Return the pieces of a backward pass in order; `fetches` is True if rows of peers are fetched again. The piece of this rank's
+        own rows comes last, so that it is computed while the last gradients travel.
         """
         *peer_tiles, own_tile = self.plan.backward
         if not (fetches and self.transport.prefetch and peer_tiles):
@@ -266,7 +270,8 @@ class Options(NamedTuple):
 
 
 def make(comm, halo_needs, options, profile, dst_ids=None):
-    """Make the Schedule of a graph, or of several relations with `dst_ids` None, from their halo rows, as `options` say. Collective.
+    """Return the Schedule of a graph for its halo rows `halo_needs`, by `options`. `dst_ids` are the global ids of this rank's
+    destination rows; None for several relations, which have no reversed edges. Collective.
 
     Parameters
     ----------
@@ -292,7 +297,9 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
 
 
 def _reversed(comm, halo_needs, dst_ids, schedule):
-    """Return the Schedule of the reversed edges: `schedule` itself if the edges are symmetric and `dst_ids` are the sources' ids."""
+    """Return a copy of `schedule` for the reversed edges. It is `schedule` itself if the edges are symmetric, and source and
+    destination rows have the same ids; `dst_ids` are the ids of the destination rows. Collective.
+    """
     (cut,), n_src = halo_needs.cuts, schedule.plan.n_src
     same_ids = all(comm.allgather(np.array_equal(dst_ids, halo_needs.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):

@@ -182,7 +182,9 @@ class Fetch(Transfer):
             self.ahead.release()
 
     def produce(self, may_continue: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
-        """Yield the rows of each piece with arrivals, while `may_continue()` is True. The prefetch thread runs this generator."""
+        """Yield the rows of each piece that has rows of peers, (n_rows, ...) per array, while `may_continue()`, which may wait, is
+        True. The prefetch thread runs this generator.
+        """
         for piece in self.coming:
             if not may_continue():
                 return
@@ -192,7 +194,8 @@ class Fetch(Transfer):
             wait_all(sends)
 
     def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
-        """Exchange the rows of a piece with peers; return (received rows, requests of the sends that may be in transit).
+        """Receive the peers' rows of `piece`, and send this rank's rows that peers need at the same time. Return (received rows,
+        requests of the sends, which may still be in transit).
 
         Returns
         -------
@@ -214,7 +217,8 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
-        """Start to receive an arrival's rows into `views`, sections of the buffer `message`; return a function that waits for them.
+        """Start to receive the rows of `arrival` into `views`, one per array. `message` is the buffer of bytes whose sections are the
+        views; None if they have no buffer of their own. Return a function that waits for the rows.
 
         Parameters
         ----------
@@ -250,7 +254,7 @@ class Fetch(Transfer):
         return finish
 
     def start_send(self, arrival: Arrival) -> list[Request | None]:
-        """Start to send the arrival's `send_rows` of each array to its target; return the requests.
+        """Start to send the rows `arrival.send_rows` of each array to rank `arrival.target`; return the list of requests to wait for.
 
         Consecutive rows are sent without a copy, in one message for each array. Other rows are packed into one message.
         """
@@ -302,17 +306,17 @@ class Push(Transfer):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (message for the owners of a piece's rows, views of it, one per input, to which a block adds its gradients).
-
-        The views are zeros, (n_rows, ...). For a piece of the rank's own rows the views are `d_arrays`, and the message
-        is None.
+        """Return (buffer, views) for the gradients of the rows of `piece`: the message to the rows' owners, and zeros in it, one array
+        per input, to which a block adds. For this rank's own rows they are None and `d_arrays`.
         """
         if not piece.arrivals:
             return None, self.d_arrays
         return allocate(piece.n_rows, self.templates, zero=True)
 
     def start(self, piece, buffer, views):
-        """Start to send the gradients of a piece's rows to the rows' owners: `buffer` and `views` are results of `gradients`."""
+        """Start to send the gradients of the rows of `piece` to the rows' owners. The gradients are in the arrays `views`, which lie in
+        the message `buffer`.
+        """
         if len(piece.arrivals) == 1:
             self._start_exchange(piece.arrivals[0], buffer)
             return
@@ -324,8 +328,8 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
-        """Start to send `message` to the owner of an arrival's rows, and to receive gradients of the rows sent before. Earlier
-        exchanges are finished first, so that at most `depth` exchanges are in progress.
+        """Start to send `message`, the gradients of an arrival's rows, to their owner, and to receive gradients of the rows sent to
+        `arrival.target` before. Earlier exchanges end first, so that at most `depth` are in progress.
         """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)
