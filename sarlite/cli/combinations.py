@@ -223,8 +223,6 @@ def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, 
     """Return a copy of `options` with None for each option that has no effect because an option that it needs is unset. If the user
     set such an option, raise a ConfigError; `sources` maps the user's options to names such as "--hec-life".
 
-    An option has no effect if the run lacks an option that it needs (`Option.needs`).
-
     Parameters
     ----------
     options : dict of str to OptionValue

@@ -25,7 +25,8 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Return (part of each node by `method`, node order, dict of these options); `n_bytes` limits memory, `seconds` receives timings.
+    """Return (part of each node, node order, dict that describes both): the nodes of `dataset` divided into `n_parts` parts by
+    `method` and arranged by `order`. `n_bytes` limits memory (None: the free memory), and `seconds` receives the time.
 
     Parameters
     ----------
@@ -56,7 +57,8 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part of each node by original id; `graph()` returns METIS's input, `n_bytes` limits memory, `tell(text)` reports progress.
+    """Return the part number of each node of `dataset`, indexed by original id, for `n_parts` parts by `method`. `graph()` returns
+    the edges for METIS, `n_bytes` limits memory (None: the free memory), and `tell(text)` receives progress.
 
     Parameters
     ----------
@@ -110,7 +112,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the node ids in order `method`, or None if ascending; `graph()` returns edges, `n_bytes` limits memory, `tell(text)` reports.
+    """Return the node ids of `dataset` in the order of `method`, or None for ascending ids. `graph()` returns the edges, `n_bytes`
+    limits memory (None: the free memory), and `tell(text)` receives progress.
 
     Parameters
     ----------
@@ -135,7 +138,7 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 
 
 def structure(dataset):
-    """Return the edges between nodes of all types as one CSR, a `typed.Joined`: the input of METIS and of the methods that order nodes.
+    """Return the edges between nodes of all types as one CSR, a `typed.Joined`. METIS and the methods that order nodes take this graph.
 
     Nodes are numbered by original id.
 
@@ -156,7 +159,7 @@ def structure(dataset):
 
 
 def training(dataset):
-    """Return the mask of training nodes, (n_nodes,) bool, indexed by original id, one node type after the other."""
+    """Return the mask of training nodes of `dataset`, (n_nodes,) bool, indexed by original id, one node type after the other."""
     masks = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
     table, target_mask = dataset.nodes[dataset.target], masks[[*dataset.nodes].index(dataset.target)]
     target_mask[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train
@@ -164,9 +167,9 @@ def training(dataset):
 
 
 class StoredEdges:
-    """Edges of a data set, read from its files in pieces, as the partitioner Fennel takes them (a `fennel.ReadableEdges`).
+    """Edges of a data set, read from its files in pieces, in the form that the partitioner Fennel needs (protocol `fennel.ReadableEdges`).
 
-    Rows are numbered one node type after the other. The edges are read from the files in pieces.
+    Rows are numbered one node type after the other.
 
     Attributes
     ----------
@@ -183,14 +186,16 @@ class StoredEdges:
                       for name in dataset.nodes]
 
     def indptr(self, first, last):
-        """Return the CSR `indptr` of the rows from `first` up to, not including, `last`, starting from 0: (last - first + 1,) int64."""
+        """Return the offsets of the in-edges of rows `first` to `last` - 1, counted from 0: a CSR `indptr` of shape (last - first +
+        1,), int64.
+        """
         degrees = np.zeros(last - first + 1, np.int64)
         for at, _, ends, _ in self._pieces(first, last):
             degrees[1 + at : at + ends.size] += np.diff(ends)
         return np.cumsum(degrees)
 
     def sources(self, first, last):
-        """Return the sources of the edges into the rows from `first` up to, not including, `last`, row after row."""
+        """Return the source of each in-edge of rows `first` to `last` - 1, row after row, (n_edges,)."""
         parts = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
                  for at, table, ends, start in self._pieces(first, last)]
         if len(parts) == 1 and not parts[0][3]:
@@ -201,7 +206,8 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield (offset of its rows in first .. last - 1, EdgeTable, slice of its `indptr`, number of its first source) for each relation.
+        """Yield, for each relation with edges into rows `first` to `last` - 1: (position of its first row in this range, its
+        EdgeTable, its `indptr` for these rows, number of the first row of its source type).
 
         Yields
         ------
@@ -220,14 +226,14 @@ class StoredEdges:
 
 
 def _for_metis(dataset, n_bytes):
-    """Check that METIS fits into `n_bytes` of memory, then return `structure(dataset)`, the graph that METIS divides."""
+    """Raise an error if METIS needs more than `n_bytes` of memory for `dataset`; else return all edges as one graph, the input of METIS."""
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """Return the part of each node and graph in a set of graphs, divided by `method`; a graph and all its nodes are in one part.
-    The result is the part of each node and of each graph, one type after the other.
+    """Return the part number of each node and of each graph in `dataset`, a set of graphs, one type after the other. The graphs are
+    divided into `n_parts` parts by `method`, and the nodes of a graph are in its part.
     """
     members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
     graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
@@ -238,7 +244,9 @@ def _by_graphs(dataset, n_parts, method, seed):
 
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):
-    """Return the part of every node, by original id, computed by Fennel from the stored edges; `tell(text)` reports progress."""
+    """Return the part number of each node, by original id, that the partitioner Fennel computes for `n_parts` parts from the stored
+    edges. `balance` names the counts that it balances; `tell(text)` receives progress.
+    """
     edges = StoredEdges(dataset)
     train = np.zeros(dataset.n_nodes, bool)
     dataset.by_type(train)[dataset.target][:] = dataset.train
@@ -253,12 +261,12 @@ def _by_fennel(dataset, n_parts, balance, seed, tell):
 
 
 def _block_bytes(dataset):
-    """Return the bytes of memory that one block of edges takes while it is read from the files."""
+    """Return the bytes of memory that one block of the edges of `dataset` takes while it is read from the files."""
     return BLOCK_BYTES + (SORT_BYTES if len(dataset.edges) > 1 else 0)
 
 
 def _as_numbered(dataset):
-    """Return True if the rows of all types are in the order of their original ids."""
+    """Return True if the rows of all node types are stored in ascending order of their original ids."""
     return all(table.ids is None for table in dataset.nodes.values())
 
 
@@ -269,7 +277,7 @@ def _ids_of_all(dataset):
 
 
 def _grouped(dataset, nodes):
-    """Return the node ids `nodes` grouped by node type; the nodes of one type keep their order."""
+    """Return the node ids `nodes` (over all types) grouped by node type; the nodes of one type keep their order."""
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])

@@ -13,7 +13,8 @@ from sarlite.files import atomic_file
 
 
 def header(path, *fields):
-    """Return ({name: value}, end of the header in bytes) from the packed `fields`, (name, dtype) each, at the start of a file.
+    """Return ({name: value}, size of the header in bytes) from the start of the binary file `path`. The header holds `fields`,
+    (name, dtype) each, without gaps.
 
     Parameters
     ----------
@@ -45,7 +46,8 @@ def header(path, *fields):
 
 
 def arrays(path, offset, *fields):
-    """Return read-only memory maps of the arrays `fields`, (name, dtype, shape) each, that fill a file from byte `offset` to its end.
+    """Return read-only memory maps of the arrays in a binary file from byte `offset` to its end. `fields` are their (name, dtype,
+    shape), in order.
 
     Parameters
     ----------
@@ -78,7 +80,8 @@ def file_size(path):
 
 @contextlib.contextmanager
 def output(path, overwrite=False):
-    """Yield a function that appends arrays or bytes to a file; the file appears whole or not at all.
+    """Yield a function that appends arrays or bytes to the file `path`. The file appears whole at the end of the context or, after
+    an error, not at all.
 
     Memory-mapped arrays are copied in pieces.
 

@@ -11,7 +11,8 @@ LEAST = 160 << 20
 
 
 def left(n_bytes):
-    """Return the bytes left for arrays that grow with the data: `n_bytes`, the value of `--memory`, minus used memory and a reserve.
+    """Return the bytes that may still be used for arrays that grow with the data: `n_bytes`, the value of --memory, minus the
+    memory in use and a reserve.
 
     Parameters
     ----------
@@ -33,12 +34,14 @@ def left(n_bytes):
 
 
 def check(n_bytes, available, what):
-    """Raise a ConfigError if `what` needs `n_bytes` and fewer bytes are available; `available=None` means no limit."""
+    """Raise a ConfigError if `what`, words for a computation, needs `n_bytes` and only `available` bytes are left; None means no limit."""
     if available is not None and n_bytes > available:
         needed, available_mib = -(-n_bytes >> 20), available >> 20
         raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {available_mib:,} MiB are left")
 
 
 def at_once(n_bytes, most=1 << 20, each=128):
-    """Return the number of rows of `each` bytes that fit into `n_bytes`, from 1 to `most`; `most` if `n_bytes` is None (no limit)."""
+    """Return how many rows, of `each` bytes, to process at a time so that they fit into `n_bytes`: at least 1, at most `most`.
+    `n_bytes` None, no limit, gives `most`.
+    """
     return most if n_bytes is None else max(1, min(most, n_bytes // each))

@@ -114,7 +114,8 @@ class Dataset:
     def of_tables(cls, nodes: Iterable[NodeTable], edges: Iterable[EdgeTable], target: str = NODE, name: str = "graph",
                   source: str = "dataset", provenance: JsonDict | None = None, directory: str | None = None,
                   division: JsonDict | None = None) -> "Dataset":
-        """Return a data set of these tables, called `source` in messages; `target` is the labelled type, `division` describes the parts.
+        """Return a data set of node tables and edge tables. `target` is the node type with labels, `source` its name in messages,
+        and `division` describes how the nodes were divided into parts (None: one part).
 
         Parameters
         ----------
@@ -141,7 +142,8 @@ class Dataset:
     @classmethod
     def of_edge_lists(cls, lists: Relational, name: str = "graph", source: str = "dataset",
                       provenance: JsonDict | None = None) -> "Dataset":
-        """Return a data set, called `source` in messages, of the edge lists of a reader or a generator; each relation is sorted into CSR.
+        """Return a data set of edge lists, as a reader or a generator returns them; the edges of each relation are sorted into CSR.
+        Messages call the data set `source`.
 
         Parameters
         ----------
@@ -191,7 +193,9 @@ class Dataset:
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The table of the only relation, or of the relation between nodes in a set of graphs; a DataError if there are several."""
+        """The table of the graph's only relation or, in a set of graphs, of the edges between nodes. A DataError is raised if there
+        are several relations.
+        """
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:
@@ -237,7 +241,7 @@ class Dataset:
         return sum(table.n_bytes for table in self.tables)
 
     def by_type(self, values: Array) -> dict[str, Array]:
-        """Split an array with one value per node, one type after the other, into an array for each type."""
+        """Return {node type: part of `values` for its nodes}. `values` has one entry per node, one type after the other."""
         ends = np.cumsum([table.n_nodes for table in self.nodes.values()])
         return dict(zip(self.nodes, np.split(values, ends[:-1])))
 
@@ -259,7 +263,8 @@ class Dataset:
             table.drop_values()
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> "Dataset":
-        """Return the data set; refuse invalid ids (`ids_at_once` in a pass), edges, labels, numbers, and empty splits not in `allow_empty`.
+        """Return the data set after checking ids, edges, labels and numbers; raise a DataError for an invalid one, or for an empty
+        split that `allow_empty` does not name. `ids_at_once` ids are checked per pass.
 
         Parameters
         ----------
@@ -310,7 +315,9 @@ class Dataset:
         return next((table.time_kind for table in self.tables if table.time_kind), None)
 
     def _check_together(self):
-        """Raise a DataError unless all tables share one time unit and number of parts, and relations match the node types' sizes."""
+        """Raise a DataError unless all tables have the same time unit and number of parts, and each relation has as many sources
+        and destinations as their types have nodes.
+        """
         kinds = {table.time_kind: table for table in self.tables if table.time_kind}
         if len(kinds) > 1:
             kinds_by_array = [f"{table.where(table.TIME)} has {kind}" for kind, table in kinds.items()]
@@ -330,7 +337,9 @@ class Dataset:
 
 
 def _csr(relation, src, dst, lists, source):
-    """Return the `EdgeTable` of a relation: edges src -> dst sorted into CSR, with its edge features in `lists`, the graph's edge lists."""
+    """Return the `EdgeTable` of `relation` with the edges `src` -> `dst` sorted by destination, then source. Their features are
+    those that `lists`, a reader's result, has for the relation.
+    """
     n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))

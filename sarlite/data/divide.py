@@ -21,7 +21,8 @@ _IDS = ("ids", "edge_ids")
 
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None, least_sort_bytes=budget.LEAST // 8):
-    """Write a data set to `sink` by part, within a part in `order`; `division` records how, `n_bytes` limits memory, `folder` is for sorts.
+    """Write the rows and edges of `dataset` to `sink` in `n_parts` parts, where `parts` has the part of each node. Rows of a part
+    follow `order` (None: ascending ids). `n_bytes` limits memory; sorts then use files in `folder`.
 
     Parameters
     ----------
@@ -79,7 +80,9 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
 
 
 def copy(dataset, sink):
-    """Write a data set to `sink`, such as a `format.GraphWriter`, in stored order; sources of a row that do not ascend are sorted."""
+    """Write a data set to `sink`, such as a `format.GraphWriter`, in its stored order. If the sources within a row do not ascend,
+    the edges are sorted.
+    """
     for table in dataset.tables:
         if isinstance(table, EdgeTable) and not table.sources_ascend():
             _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True, Workspace())
@@ -100,25 +103,32 @@ def restored(dataset):
 
 
 def in_memory(dataset, parts=None, n_parts=1, **options):
-    """Return the result of `divide`, which takes `options`, as a data set in memory; by default all nodes are in one part."""
+    """Return a data set in memory, divided into `n_parts` parts, where `parts` has the part of each node; None puts all nodes into
+    one part. `options` are further arguments of `divide`.
+    """
     sink = InMemory()
     divide(dataset, np.zeros(dataset.n_nodes, np.int8) if parts is None else parts, n_parts, sink, **options)
     return sink.dataset
 
 
 class InMemory:
-    """In-memory `sink` of `divide`: after `finish`, the attribute `dataset` is the divided data set."""
+    """Receiver of arrays (`sink`) for `divide` that holds them in memory. After `finish`, its attribute `dataset` is the divided
+    data set.
+    """
 
     def __init__(self):
         self.dataset, self._rows = None, {}
 
     def array(self, table, field, shape, dtype):
-        """Allocate an array for a field of a table and return its writer, whose `write(rows)` fills the next rows."""
+        """Allocate an array of `shape` and `dtype` for a `field` of `table`, and return its writer, whose `write(rows)` fills the
+        next rows.
+        """
         self._rows[table.folder, field] = _FilledRows(shape, dtype)
         return self._rows[table.folder, field]
 
     def finish(self, dataset, offsets, division):
-        """Set `self.dataset` to the written arrays with the metadata of `dataset`; `offsets` and `division` describe the parts.
+        """Set `self.dataset` to a data set of the written arrays with the metadata of `dataset`. `offsets` has the first row of
+        each part by node type; `division` says how the parts were made.
 
         Ids that are 0, 1, 2, ... are stored as None.
         """
@@ -144,7 +154,9 @@ class _FilledRows:
 
 
 def record(n_parts, method, order, seed, balance="auto"):
-    """Return a dict that describes a division: number of parts, method, node order, seed, and `balance` unless it is "auto"."""
+    """Return a dict for meta.json that describes a division: number of parts, `method`, `order` of the nodes, seed, and `balance`
+    unless it is "auto".
+    """
     division = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
     return division if balance == "auto" else {**division, "balance": balance}
 
@@ -160,7 +172,9 @@ def counts_up(ids):
 
 
 def _by_type(dataset, parts, order):
-    """Yield (node type, part of each node, node ids in the order to write or None), with parts and ids from arrays over all node types."""
+    """Yield (node type, part of each of its nodes, its node ids in the order to write, or None without `order`). `parts` and
+    `order` hold the values of all types, one type after the other.
+    """
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -169,12 +183,14 @@ def _by_type(dataset, parts, order):
 
 
 def _row_arrays(table):
-    """Return {field: array} of a node table, without the field `ids`."""
+    """Return {field: array} of the arrays of a node table, except for the original ids (`ids`)."""
     return {field: array for field, array in table.arrays().items() if field != "ids"}
 
 
 def _new_rows(parts, offsets, order, chunk_size):
-    """Return each node's new row number, by original id: part p has the rows from `offsets[p]` on, in the given `order` of the nodes."""
+    """Return the new row number of each node, indexed by original id. Part p gets the rows from `offsets[p]` on, and its nodes
+    follow `order`, or ascending ids if it is None. `chunk_size` nodes are processed at a time.
+    """
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, chunk_size):
         nodes = np.arange(at, min(at + chunk_size, parts.size)) if order is None else order[at : at + chunk_size]
@@ -187,7 +203,9 @@ def _new_rows(parts, offsets, order, chunk_size):
 
 
 def _write_ids(table, new_row, sink, chunk_size):
-    """Write to `sink` the original id of each new row, from `new_row`, the new row of each original id, unless the ids are 0, 1, 2, ..."""
+    """Write the original id of each new row to `sink`, unless the ids are 0, 1, 2, .... `new_row` has the new row number of each
+    original id.
+    """
     if counts_up(new_row):
         return
     ids = np.empty_like(new_row)
@@ -197,7 +215,7 @@ def _write_ids(table, new_row, sink, chunk_size):
 
 
 def _by_row(table, new_row, chunk_size):
-    """Return the new row number of each stored row, from `new_row`, the new row number of each original id."""
+    """Return the new row number of each stored row of `table`. `new_row` has the new row number of each original id."""
     if table.ids is None:
         return new_row
     out = np.empty_like(new_row)
@@ -207,20 +225,24 @@ def _by_row(table, new_row, chunk_size):
 
 
 def _positions_needed(table, new_src_rows, new_dst_rows):
-    """Return True if the edges' original positions must be stored, as the stored or the renumbered edges are not in the original order."""
+    """Return True if the original positions of the edges must be stored, because the stored edges or the edges with new row numbers
+    are in another order than the original edges.
+    """
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
 
 
 def _rows_taken(array, rows):
-    """Yield `array[rows]` in pieces of limited size."""
+    """Yield pieces of `array[rows]`, about `CHUNK_BYTES` each."""
     step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
     for at in range(0, rows.size, step):
         yield take(array, rows[at : at + step])
 
 
 def _rows_sorted(array, new_row, workspace):
-    """Yield an array's rows sorted by their new row numbers `new_row`, in pieces; they are sorted on disk, in the folder of `workspace`."""
+    """Yield pieces of the rows of `array` in ascending order of `new_row`, the new number of each row. The rows are sorted in files
+    in the folder of `workspace`.
+    """
     n = len(array)
     sorter = Sorter(workspace.folder, workspace.n_bytes, n, sampled([new_row], n), rows=(array.dtype, array.shape[1:]))
     step = max(1, min(workspace.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
@@ -231,7 +253,8 @@ def _rows_sorted(array, new_row, workspace):
 
 
 def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, workspace):
-    """Write a relation's edges and edge values to `sink` in the order of new rows, if `with_positions` also the edges' original positions.
+    """Write the edges and edge values of a relation's `table` to `sink` in the order of new row numbers. If `with_positions`, also
+    write each edge's original position.
 
     Parameters
     ----------
@@ -259,7 +282,9 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, worksp
 
 
 def _edges_taken(table, new_src_rows, new_dst_rows, values):
-    """Yield {field: piece} of edge arrays and `values` in the order of the new row numbers of sources and destinations, in memory."""
+    """Yield {field: piece} of a relation's edge arrays and of `values`, {field: array}, in the order of the new row numbers of
+    destinations, then sources. All is done in memory.
+    """
     indptr, rows = np.asarray(table.indptr), inverse(new_dst_rows)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
     for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, new_row=new_src_rows):
@@ -267,7 +292,9 @@ def _edges_taken(table, new_src_rows, new_dst_rows, values):
 
 
 def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
-    """Yield {field: piece} of edge arrays and `values` in the new order, sorted on disk; `forms` is {field: (shape, dtype)} of `values`."""
+    """Yield {field: piece} of a relation's edge arrays and of `values`, {field: array}, in the order of new row numbers, sorted in
+    files. `forms` has the shape and dtype of each field in `values`.
+    """
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()))
     sorter = Sorter(workspace.folder, workspace.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
@@ -280,7 +307,9 @@ def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
 
 
 def _renumbered(table, new_src_rows, new_dst_rows, chunk_size):
-    """Yield (new destination rows, new source rows, first edge, edge after the last) for pieces of the stored edges of a relation."""
+    """Yield (new row of each destination, new row of each source, first edge, edge after the last) for pieces of the edges in
+    `table`, in stored order.
+    """
     for row in range(0, table.n_destinations, chunk_size):
         ends = copied(table.indptr, row, min(row + chunk_size, table.n_destinations) + 1)
         for low, high in row_chunks(ends, chunk_size):

@@ -27,7 +27,9 @@ from sarlite.types import Path as AnyPath
 
 
 class DivisionRequest(NamedTuple):
-    """Request to divide a data set: its spec, the methods that divide and order its nodes, what METIS balances, and the seed."""
+    """User's request for the division of a data set: the data set's spec, the methods that divide and order its nodes, the counts
+    to balance, and the seed.
+    """
 
     spec: AnyPath
     partition: str
@@ -42,7 +44,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
             allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
-    """Yield a memory-mapped data set divided for the ranks of `comm`; temporary copies go to `scratch`, timings to `seconds`. Collective.
+    """Return a context that yields the data set `spec`, memory-mapped, with as many parts as `comm` has ranks. `partition`, `order`
+    and `balance` say how nodes are divided; by default the stored parts are used if they fit. Collective.
 
     Parameters
     ----------
@@ -123,7 +126,9 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
-    """Return True if a data set is already stored in parts that serve `n_parts` ranks, by the requested `partition`, order and balance."""
+    """Return True if the stored parts of `dataset` can serve as `n_parts` parts, and were made with the requested `partition`,
+    `order` and `balance`; "stored" and "auto" accept any.
+    """
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
     same = same and balance in ("auto", stored.get("balance", "auto"))
@@ -131,7 +136,9 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
 
 
 def _native(exit_stack, spec):
-    """Return the native directory that a spec names, locked for reading until `exit_stack` closes; None for any other spec."""
+    """Return the directory in the native format that `spec` names, locked for reading until `exit_stack` closes; None for any other
+    spec.
+    """
     directory = native_directory(spec)
     if directory is not None:
         exit_stack.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
@@ -139,7 +146,7 @@ def _native(exit_stack, spec):
 
 
 def _verify(files, progress):
-    """Raise a DataError for the first of `files`, (path, entry in meta.json, field) each, whose sha256 is not the one in its entry."""
+    """Raise a DataError for the first file whose sha256 differs from its record in meta.json. `files` are tuples (path, record, field)."""
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):
@@ -148,7 +155,9 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """Return the files in `directory` whose sha256 this MPI rank compares; ranks that see the same files share them. Collective."""
+    """Return the files of the data set in `directory` whose sha256 this rank compares. Ranks that see the same files divide the
+    work among them. Collective.
+    """
     files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
@@ -161,10 +170,10 @@ def _files_to_verify(comm, directory):
 
 
 def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_folder, progress, seconds, load_options, graph_changes):
-    """Load a data set, and divide it unless its stored parts serve `n_ranks` ranks; return (data set, None) or (None, directory).
+    """Load the data set of `request`; divide it for `n_ranks` ranks into a temporary folder, unless its stored parts serve them.
+    Return (data set in memory, None) for one rank, else (None, directory that all ranks map).
 
-    Returns (data set, None) if rank 0 holds the data set, or (None, directory) if all ranks map a native directory.
-    `held`, an ExitStack, keeps locks and temporary folders until it is closed.
+    `exit_stack` keeps locks and temporary folders until it is closed.
     """
     spec, partition = request.spec, request.partition
     balancing.check(request.balance)
@@ -189,7 +198,7 @@ def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_fol
 
 @contextlib.contextmanager
 def _scratch(parent):
-    """Yield a new private temporary folder in `parent`, which is removed as the context ends."""
+    """Yield a new temporary folder in `parent` that only this user can read. It is removed when the context ends."""
     try:
         context = contextlib.ExitStack()
         folder = context.enter_context(private_folder(parent, 0o700))
@@ -200,7 +209,7 @@ def _scratch(parent):
 
 
 def _divide(dataset, n_parts, directory, request, progress, seconds):
-    """Write a data set to `directory`, divided into `n_parts` parts as the DivisionRequest `request` says."""
+    """Write `dataset` to `directory` in `n_parts` parts, divided and ordered by the methods in `request`."""
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = request.partition if request.partition != "stored" else stored if stored in METHODS else "metis"
     order = "stored" if request.order == stored_order(dataset) else request.order
@@ -212,7 +221,7 @@ def _divide(dataset, n_parts, directory, request, progress, seconds):
 
 
 def _reordered(dataset, order, seed):
-    """Return a data set in memory, in one part, with its rows in the order that `order` names."""
+    """Return `dataset` in memory, in one part, with its rows in the order of the method `order`, such as "metis"."""
     nodes = make_order(dataset, order, seed=seed)
     return in_memory(dataset, order=nodes, division=record(1, "contiguous", order, seed))
 

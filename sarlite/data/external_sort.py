@@ -71,7 +71,7 @@ class Sorter:
         self._files = [Spool(path, self._record) for path in self._paths]
 
     def add(self, keys, **columns):
-        """Add records: keys, (n,) integers that fit uint64, and columns, (n, ...) arrays."""
+        """Add n records: their `keys`, (n,) integers from 0 to 2^64 - 1, and their values, `columns` of shape (n, ...)."""
         keys = np.asarray(keys, np.uint64)
         at = np.searchsorted(self._starts, keys, "right")
         order = np.argsort(at, kind="stable")
@@ -82,7 +82,9 @@ class Sorter:
             file.write(records)
 
     def pieces(self):
-        """Yield (keys, columns by name) of all records in order, about a million at a time; the sorter is empty afterwards."""
+        """Yield (keys, {name: column}) of all records in ascending order of keys, about a million at a time. The sorter is empty
+        afterwards.
+        """
         for file, path in zip(self._files, self._paths):
             records = file.array()
             records = copied(records, 0, len(records))
@@ -94,7 +96,9 @@ class Sorter:
 
 
 def sampled(key_pieces, n):
-    """Yield every k-th key of n keys that arrive in pieces, for `Sorter`; k is such that the sample has about 65,536 keys."""
+    """Yield every k-th of `n` keys that arrive in pieces, so that about 65,536 keys are yielded. `Sorter` derives its ranges of
+    keys from them.
+    """
     first, step = 0, max(1, n // _SAMPLES)
     for keys in key_pieces:
         yield np.asarray(keys[-first % step :: step], np.uint64)
@@ -109,7 +113,8 @@ def packed(dst, src):
 
 
 def csr(sorter, n_destinations, n_sources):
-    """Yield (next indptr entries, dst, src, {column: values}) for pieces of the edges that a Sorter with keys from `packed` has sorted.
+    """Yield (next entries of `indptr`, destinations, sources, {column: values}) for pieces of the edges in `sorter`, whose keys
+    `packed` made, in ascending order.
 
     Parameters
     ----------

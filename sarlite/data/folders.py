@@ -49,7 +49,7 @@ def words(text: str, n: int) -> tuple[str, ...]:
 
 
 def check_relation(relation: tuple[str, ...], types: Iterable[str], where: object) -> None:
-    """Raise a DataError whose message begins with `where` if a relation names a type that is not in `types`."""
+    """Raise a DataError that begins with `where` if the source or destination type of `relation` is not in `types`."""
     for name in (relation[0], relation[2]):
         if name not in types:
             raise DataError(f"{where}: relation {'.'.join(relation)}: node type {name!r} is none of {', '.join(types)}")

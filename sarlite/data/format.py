@@ -50,7 +50,8 @@ from sarlite.types import Path as AnyPath
 
 def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT,
           bfloat16: bool = False) -> None:
-    """Write a data set as a directory in the native format; after an error no directory is left. `bfloat16` rounds the node features.
+    """Write `dataset` into `directory` in the native format, completely or not at all. With `bfloat16`, node features are rounded
+    to bfloat16.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ class GraphWriter(DirectoryWriter):
         self.bfloat16 = bfloat16
 
     def array(self, table, field, shape, dtype):
-        """Return a writer for one array of a table: its method `write` appends rows.
+        """Return a writer for the array of `field` in `table`, with the method `write(rows)`, which appends rows.
 
         Parameters
         ----------
@@ -139,7 +140,8 @@ class GraphWriter(DirectoryWriter):
         return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
-        """Write the nodes' names and meta.json, then rename the directory; `offsets` has the bounds of the parts' rows by node type.
+        """Write the nodes' names and meta.json, then rename the directory to its final name. `offsets` has the first row of each
+        part by node type; `division` says how the parts were made.
 
         Parameters
         ----------
@@ -174,7 +176,8 @@ class _Narrowed:
 
 
 def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
-    """Return the memory-mapped data set of a directory in the native format; `verify` compares the sha256 of every file.
+    """Return the data set in `directory`, in the native format, as memory maps. With `verify`, the sha256 of every file is compared
+    with meta.json.
 
     Parameters
     ----------
@@ -212,7 +215,9 @@ def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
 
 
 def _opened(directory, verify):
-    """Return the memory-mapped data set of a directory; with `verify`, compare the sha256 of every file."""
+    """Return the data set in `directory` as memory maps, unchecked except for meta.json. With `verify`, compare the sha256 of every
+    file.
+    """
     content = read_meta(directory)
     about = {"source": str(directory), "directory": str(directory)}
     nodes, mappings = {}, names.files_of(directory, content)
@@ -243,8 +248,8 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, section, folder, entry):
-    """Yield (path, {"dtype", "shape", "sha256"}, field) for each file of a table from its `entry` in a `section` of meta.json.
-    The record is the file's entry in meta.json: dtype, shape and sha256.
+    """Yield (path, record, field) for each file of a node type or relation. A record has the dtype, shape and sha256 that meta.json
+    states in `entry`, under `section`, "nodes" or "edges".
     """
     for field, name in meta.TABLES[section].FILES.items():
         if name in entry["arrays"]:
@@ -252,13 +257,17 @@ def _files_of(directory, section, folder, entry):
 
 
 def _arrays(directory, section, folder, entry):
-    """Return {field: memory-mapped array} of a table from its section ("nodes" or "edges"), folder and entry in meta.json."""
+    """Return {field: memory-mapped array} of a node type or relation, whose files are in `folder` and listed in `entry` of
+    meta.json, under `section`, "nodes" or "edges".
+    """
     return {field: npyfile.open_map(path, record, field)
             for path, record, field in _files_of(directory, section, folder, entry)}
 
 
 def _check_counts(path, name, n_edges, table, n_destinations):
-    """Raise a DataError unless the arrays of a relation have the numbers of edges and destinations that meta.json states."""
+    """Raise a DataError unless `table`, the edges of a relation, has as many edges and destinations as meta.json states: `n_edges`
+    and `n_destinations`.
+    """
     table.check_shapes()
     counts = (("edges", n_edges, table.n_edges), ("destinations", n_destinations, table.n_destinations))
     for what, n_stated, n_stored in counts:
@@ -267,9 +276,8 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return [(path, {"dtype", "shape", "sha256"}, field)] of all files of a data set, including the files of the nodes' names.
-
-    The record is the file's entry in meta.json: dtype, shape and sha256.
+    """Return a list of (path, record, field) for all files of the data set in `directory`, including files of the nodes' names. A
+    record is a dict with dtype, shape and sha256.
 
     Raises
     ------

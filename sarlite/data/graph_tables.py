@@ -31,8 +31,8 @@ _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 
 
 class _Table:
-    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder. A table also knows where its arrays came from,
-    so that error messages can name the file or the source.
+    """Base class of `NodeTable` and `EdgeTable`: arrays stored in one folder. It knows where the arrays came from, so that error
+    messages can name the file or the source.
     """
 
     FILES: ClassVar[dict[str, str]]
@@ -51,7 +51,7 @@ class _Table:
 
     @property
     def folder(self) -> str:
-        """Folder of the table's files, relative to a directory in the native format."""
+        """Folder of the table's files in the native format, relative to the data set's directory."""
         raise NotImplementedError
 
     @property
@@ -64,7 +64,9 @@ class _Table:
         raise NotImplementedError
 
     def where(self, name: str) -> str:
-        """Return the location of an array for error messages: its file in the native format, or else the source and the field."""
+        """Return the location of the array `name` for error messages: its file in the native format, or else the data's source and
+        the name.
+        """
         if self.directory is None:
             return f"{self.source}: {self.label}{name}"
         return f"{self.directory}/{self.folder}/{self.FILES[name]}.npy: {name}"
@@ -85,7 +87,9 @@ class _Table:
         return same and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
 
     def check_shapes(self) -> None:
-        """Raise a DataError if dimensions, dtypes or lengths of the arrays disagree. The entries of the arrays are not read."""
+        """Raise a DataError if the numbers of dimensions, dtypes or lengths of the arrays disagree. The values in the arrays are
+        not read.
+        """
         for name, array in self.arrays().items():
             self._check_form(name, array)
         for name, array in self.arrays().items():
@@ -100,12 +104,14 @@ class _Table:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
     def _check_range(self, name, ids, n, entry="entry {at} is {value},"):
-        """Raise a DataError if an id is outside 0 <= id < n; `entry` is the template of the message's words about the wrong id."""
+        """Raise a DataError for the first of `ids`, an array called `name`, outside 0 <= id < n. `entry` is the template of the
+        words about this id.
+        """
         for start, piece in pieces(ids):
             validation.integers(self.where(name), piece, stop=n, entry=entry, first=start)
 
     def _check_finite(self, name):
-        """Raise a DataError if an array has a NaN or an infinite number."""
+        """Raise a DataError if the array `name` has a NaN or an infinite number."""
         for start, piece in pieces(getattr(self, name)):
             piece = widened(piece)
             if (at := validation.first_true(~np.isfinite(piece))) is not None:
@@ -213,9 +219,10 @@ class NodeTable(_Table):
         return same and super().equals(other)
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> None:
-        """Raise a DataError for an invalid id (`ids_at_once` in a pass), label, split or feature; splits in `allow_empty` may be empty.
+        """Raise a DataError for an invalid id, label, split or feature, or for an empty split that `allow_empty` does not name. Ids
+        are checked in passes of `ids_at_once` ids, to save memory.
 
-        `check_shapes` must have passed. The ids are read once per `ids_at_once` nodes.
+        `check_shapes` must have passed.
         """
         self._check_ids(ids_at_once)
         if self.features is not None:
@@ -348,7 +355,9 @@ class EdgeTable(_Table):
         self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:
-        """Raise a DataError for an invalid `indptr`, source or edge id, or an edge value that is not finite; run `check_shapes` first."""
+        """Raise a DataError for an invalid `indptr`, source or edge id, or an edge value that is not finite. `check_shapes` must
+        have passed.
+        """
         self.check_edges()
         if self.directory is not None and not self.sources_ascend():
             raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")
@@ -364,7 +373,7 @@ class EdgeTable(_Table):
             raise DataError(f"{self.where('indptr')}: expected at least one entry, found 0")
 
     def check_edges(self) -> None:
-        """Raise a DataError unless `indptr` rises from 0 to the number of edges and every source is a node."""
+        """Raise a DataError unless `indptr` rises from 0 to the number of edges and every source is a row of the source type."""
         self._check_indptr()
         self._check_range("indices", self.indices, self.n_sources, "edge {at} comes from node {value},")
 

@@ -37,12 +37,15 @@ def pieces(array, chunk_bytes=CHUNK_BYTES):
 
 
 def part(array, start, stop):
-    """Return `array[start:stop]` without a copy; a memory map of a whole file is mapped anew, so that the pages read can be released."""
+    """Return `array[start:stop]` without a copy. A memory map of a whole file is mapped anew, so that its pages can be released
+    when the part is freed.
+    """
     return np.asarray(fresh(array))[start:stop]
 
 
 def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
-    """Return `array[ids]` as a new C-contiguous array of `dtype`; the array is read in ascending order of the ids, `chunk_bytes` at a time.
+    """Return `array[ids]` as a new C-contiguous array of `dtype` (None: the array's). Rows are read in ascending order of the ids,
+    `chunk_bytes` at a time, so few pages of a memory map are resident.
 
     Memory: the result, 8 bytes per id, and a chunk.
     """
@@ -57,14 +60,16 @@ def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
 
 
 def gather(array, positions):
-    """Return `array[positions]`; if the array is a memory map of a whole file, the pages that are read do not stay resident."""
+    """Return `array[positions]` as a new array. If `array` is a memory map of a whole file, its pages do not stay resident."""
     if positions.size and positions[-1] - positions[0] == positions.size - 1 and (np.diff(positions) == 1).all():
         return part(array, int(positions[0]), int(positions[-1]) + 1)
     return np.asarray(fresh(array))[positions]
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]`, C-contiguous and of `dtype`; a memory map's rows are read with file I/O, so no page stays resident."""
+    """Return a C-contiguous copy of `array[start:stop]` in `dtype` (None: the array's). A memory map's rows are read with file I/O,
+    so none of its pages stay resident.
+    """
     dtype = np.dtype(dtype or array.dtype)
     if not is_whole_map(array):
         rows = array[start:stop]

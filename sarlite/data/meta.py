@@ -21,7 +21,8 @@ _MAX_BYTES = 1 << 24
 
 
 def content(dataset, offsets, division, file_records):
-    """Return the dict for meta.json: a data set's tables, its parts' `offsets` and `division`, and each file's dtype, shape and sha256.
+    """Return the dict for meta.json that describes `dataset`. `offsets` has the first row of each part by node type, `division`
+    says how the parts were made, and `file_records` has each file's dtype, shape and sha256.
 
     Parameters
     ----------
@@ -63,14 +64,16 @@ def content(dataset, offsets, division, file_records):
 
 
 def _arrays(table, file_records):
-    """Return {file name: {"dtype", "shape", "sha256"}} of one table's files; `file_records` has these dicts of all files, by path."""
+    """Return {file name: record} of the files of `table`, from `file_records`, {path: record} of all files. A record has dtype,
+    shape and sha256.
+    """
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
     return {name: file_records[path] for name, path in paths.items() if path in file_records}
 
 
 def _feature_names(table):
-    """Return the entries of meta.json that describe a table's feature columns, transforms and times. The names of the columns are
-    left out unless they are distinct and one per column.
+    """Return the entries of meta.json about the feature columns, transforms and times of `table`. Names of columns are left out
+    unless there is a distinct name for each column.
     """
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
@@ -80,7 +83,9 @@ def _feature_names(table):
 
 
 def _names(file_records):
-    """Return {file: {"dtype", "shape", "sha256"}} of the nodes' names, or in a relational graph {node type: {file: such a dict}}."""
+    """Return the entry of meta.json about files with nodes' names: {file: record} or, in a relational graph, {node type: {file:
+    record}}. A record has dtype, shape and sha256.
+    """
     records_by_file = {}
     for path, record in file_records.items():
         section, *folder, name = path.split("/")
@@ -122,13 +127,13 @@ def read(directory):
 
 
 def _anew(meta, directory):
-    """Return the end of the message about a directory in an older version of the format: the command that writes it again."""
+    """Return the end of an error message about `directory`, which has an older version of the format: the command that writes it again."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
 
 def check_class_names(path: AnyPath, names: object, n_classes: int) -> None:
-    """Raise a DataError unless `names` is None or a list of `n_classes` distinct texts that UTF-8 can encode."""
+    """Raise a DataError about the file `path` unless `names` is None or a list of `n_classes` distinct texts that UTF-8 can encode."""
     if names is None:
         return
     if not isinstance(names, list) or not _are_words(names) or not len(set(names)) == len(names) == n_classes:
@@ -209,7 +214,7 @@ def _words(path, section, name, n):
 
 
 def _needed(meta_content, section, name):
-    """Return the fields whose arrays meta.json must list for `name`, a node type or relation in `section` "nodes" or "edges"."""
+    """Return the fields whose arrays must be listed in meta.json for `name`, a node type or a relation by `section`, "nodes" or "edges"."""
     if section == "edges":
         return ("indptr", "indices")
     if "target" not in meta_content:
@@ -218,8 +223,8 @@ def _needed(meta_content, section, name):
 
 
 def _check_records(path, entry_name, entry, files, needed):
-    """Raise a DataError unless a table's `entry` in meta.json has dtypes, shapes and hashes, at least of the fields `needed` of
-    `files`. A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
+    """Raise a DataError unless a table's `entry` in meta.json has a record with valid dtype, shape and sha256 for each listed file,
+    and for each field in `needed`. `files` are the files that a table may have.
     """
     _expect(path, entry_name, entry, dict)
     _expect(path, f"{entry_name}: count", entry.get("count"), int)
@@ -259,7 +264,9 @@ def _expect(path, name, value, kind):
 
 
 def _check_offsets(path, name, offsets, count):
-    """Raise a DataError unless `offsets`, a list from meta.json, are whole numbers that rise from 0 to `count`, the number of rows."""
+    """Raise a DataError unless `offsets`, the first row of each part in meta.json, are integers that rise from 0 to `count`, the
+    number of rows of the node type `name`.
+    """
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
     if not good or (offsets[0], offsets[-1]) != (0, count) or offsets != sorted(offsets):
         raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")

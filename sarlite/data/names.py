@@ -121,7 +121,8 @@ class Names:
         return self._find([name.encode() for name in names])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
-        """Return the original ids of the nodes whose names a text or Parquet file lists, (n,) int64; messages call the names `field`.
+        """Return the original ids of the nodes whose names the text or Parquet file `path` lists, (n,) int64. Messages call the
+        names `field`; `n_lines` lines are looked up at a time.
 
         Parameters
         ----------
@@ -149,7 +150,7 @@ class Names:
         return np.concatenate(id_pieces)
 
     def _find(self, names):
-        """Return the original ids of the nodes with the names `names`, bytes objects, (n,) int64; -1 for an unknown name."""
+        """Return the original ids of the nodes with `names`, a list of bytes objects, (n,) int64; -1 for an unknown name."""
         at = np.searchsorted(self._hashes, digests(names)[:, 0])
         nodes = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
         odd = nodes[(nodes < -1) | (nodes >= len(self._numbers))]
@@ -168,9 +169,8 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return {node type: {file: (path, {"dtype", "shape", "sha256"}, field)}} of the names' files that `meta`, from meta.json, lists.
-
-    A file is a tuple (path, record, field); the record is the file's dtype, shape and sha256.
+    """Return {node type: {file: (path, record, field)}} of the files in `directory` that hold nodes' names. `meta`, the content of
+    meta.json, has their records: dtype, shape and sha256.
     """
     entry = meta.get("names", {})
     if "target" in meta:
@@ -182,7 +182,8 @@ def files_of(directory, meta):
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield (line numbers, names) for `n_lines` nonempty lines of a file at a time; a name is a whole line, messages call it `field`.
+    """Yield (line numbers, names) for each `n_lines` lines of the file `path` that are not empty. A whole line is a name, and
+    messages call it `field`.
 
     For a Parquet file with one column, rows are numbered from 0. A DataError is raised if the file cannot be read.
     """

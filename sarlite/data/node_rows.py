@@ -14,7 +14,8 @@ from sarlite.files import atomic_file, no_follow
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
-    """Return rows `ids` of a .npy file of floats with `n_nodes` rows as a new (n, n_columns) array; messages call the rows `field`.
+    """Return the rows `ids` of a .npy file of floats with one row per node, as a new array, (n, n_columns). None for `n_columns` or
+    `dtype` accepts any; messages call the rows `field`.
 
     Parameters
     ----------
@@ -49,7 +50,8 @@ def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
 
 
 def write(comm, path, ids, rows, n_nodes):
-    """Write the rows of all MPI ranks into one .npy file, (n_nodes, n_columns), which appears whole or not at all. Collective.
+    """Write `rows`, each rank's rows of the nodes `ids`, into one .npy file of shape (n_nodes, n_columns). The file appears whole
+    or not at all. Collective.
 
     Parameters
     ----------
@@ -84,7 +86,9 @@ def write(comm, path, ids, rows, n_nodes):
 
 
 def _begin(exit_stack, path, shape, dtype, rank):
-    """Create the temporary output file with its .npy header on rank 0; return (file name, byte offset of the rows) there, else None."""
+    """Create the output file, under a temporary name, with a .npy header for `shape` and `dtype` on rank 0, and return (temporary
+    name, offset of the rows in bytes). Return None on other ranks.
+    """
     if rank:
         return None
     header = io.BytesIO()

@@ -70,7 +70,7 @@ class Stream:
         self._missing -= rows.shape[0]
 
     def close(self):
-        """Fsync and close the file, and set `record` to its dtype, shape and sha256; a ValueError is raised if rows are missing."""
+        """Fsync and close the file, and set `record` to its dtype, shape and sha256. Raise a ValueError if not all rows were written."""
         if self._missing:
             raise ValueError(f"{self._missing} rows of {self.shape} were not written")
         try:
@@ -103,7 +103,8 @@ class _Writes:
 
 
 def load(path, field, kinds="biuf"):
-    """Return the array of a .npy file, called `field` in messages, as a read-only memory map; `kinds` are the allowed `dtype.kind`s.
+    """Return the array in a .npy file as a read-only memory map. Raise a DataError, which calls the array `field`, if its
+    `dtype.kind` is not in `kinds`.
 
     Parameters
     ----------
@@ -123,7 +124,8 @@ def load(path, field, kinds="biuf"):
 
 
 def open_map(path, record, field):
-    """Return a read-only memory map of a .npy file, called `field` in messages; `record` is the dtype and shape that it must have.
+    """Return the array in a .npy file as a read-only memory map. Raise a DataError, which calls the array `field`, unless it has
+    the dtype and shape in `record`.
 
     Parameters
     ----------
@@ -150,7 +152,7 @@ def open_map(path, record, field):
 
 
 def check_record(source, field, record):
-    """Raise a DataError about `field` of `source` unless `record` is a dict of dtype, shape and sha256."""
+    """Raise a DataError about `field` of the file `source` unless `record` is a dict with valid entries dtype, shape and sha256."""
     good = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
     good = good and [type(record[name]) for name in ("dtype", "sha256", "shape")] == [str, str, list]
     if not good or not all(type(length) is int and length >= 0 for length in record["shape"]):
@@ -167,7 +169,7 @@ def sha256(path):
 
 
 def verify(path, record, field):
-    """Raise a DataError about `field` if the sha256 of a file differs from the sha256 in `record`, the file's entry in meta.json."""
+    """Raise a DataError about `field` unless the file `path` has the sha256 in `record`, its entry in meta.json."""
     with reading(path, field):
         actual = sha256(path)
     if actual != record["sha256"]:
@@ -175,7 +177,8 @@ def verify(path, record, field):
 
 
 def header(head, kinds="biuf"):
-    """Return (dtype, shape, True for Fortran order, data offset in bytes) from `head`, the first bytes of a .npy file of allowed `kinds`.
+    """Return (dtype, shape, True for Fortran order, offset of the data in bytes) from `head`, the first bytes of a .npy file. Raise
+    a ValueError if its `dtype.kind` is not in `kinds`.
 
     Parameters
     ----------
@@ -215,7 +218,9 @@ def header(head, kinds="biuf"):
 
 
 def _checked_header(path, name_in_errors, allowed_kinds="biuf"):
-    """Return (dtype, shape, Fortran order, offset, file size in bytes) of a .npy file; raise a DataError if size and header disagree."""
+    """Return (dtype, shape, True for Fortran order, offset of the data, file size) of the .npy file `path`, both in bytes. Raise a
+    DataError if the size does not fit the header.
+    """
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), allowed_kinds)
         size = os.fstat(file.fileno()).st_size

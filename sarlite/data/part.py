@@ -86,7 +86,8 @@ class Part:
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
     def rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
-        """Return features (zeros if `features` is False), labels and splits of the target, the node type that has labels.
+        """Return the features, labels and splits of this part's rows of the target, the node type with labels. Features have
+        `dtype` (None: the stored one), and are zeros if `features` is False.
 
         Parameters
         ----------
@@ -99,7 +100,8 @@ class Part:
         return OwnedRows(target.features(dtype, features), *(target.read(name) for name in ("labels", *SPLITS)))
 
     def typed_rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
-        """Return labels and splits of the target, the node type that has labels, and {node type: features} of all types.
+        """Return the labels and splits of this part's rows of the target, the node type with labels, and {node type: features} of
+        all types. Features are zeros if `features` is False.
 
         The parameters are those of `rows`.
         """
@@ -113,7 +115,7 @@ class Part:
         return self._target.ids()
 
     def edges(self) -> tuple[Array, Array]:
-        """Return (indptr, indices), the in-edges of the part's rows in the data set's only relation, as a CSR."""
+        """Return the in-edges of this part's rows in the data set's only relation as a CSR, (indptr, indices)."""
         return self._edges.csr()
 
     def edge_ids(self) -> Array:
@@ -121,11 +123,13 @@ class Part:
         return self._edges.ids()
 
     def edge_values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return the part's rows of "edge_weight", "edge_features" or "edge_time" of the only relation; None if there are none."""
+        """Return the values `name`, such as "edge_weight", of this part's edges in the only relation, in `dtype` (None: the stored
+        one); None if the data set has no such values.
+        """
         return self._edges.values(name, dtype)
 
     def n_cut(self, relation: Relation, indices: Array) -> int:
-        """Return the number of entries of `indices`, sources of a relation's edges, that are rows of another part.
+        """Return the number of entries of `indices`, sources of this part's edges in `relation`, that are rows of another part.
 
         Parameters
         ----------
@@ -161,7 +165,7 @@ class NodePart:
         self.n_rows = self._end - self.first_row
 
     def read(self, name: str, dtype: DType | None = None) -> Array:
-        """Return this part's rows of the array `name`, (n_rows, ...), C-contiguous; `dtype` is by default the stored dtype."""
+        """Return this part's rows of the array `name`, (n_rows, ...), C-contiguous, in `dtype` (None: the stored dtype)."""
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
@@ -197,7 +201,8 @@ class EdgePart:
         self._first, self._end = (int(table.indptr[row]) for row in self._rows)
 
     def csr(self) -> tuple[Array, Array]:
-        """Return (indptr, indices) of this part's edges; row i is the part's i-th row, `indices` are source rows over all parts.
+        """Return (indptr, indices) of this part's in-edges. Row i is the part's i-th row of the destination type; `indices` are
+        source rows, numbered over all parts.
 
         Returns
         -------
@@ -215,7 +220,8 @@ class EdgePart:
         return copied(self.table.edge_ids, self._first, self._end, np.int64)
 
     def values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return this part's rows of "edge_weight", "edge_features" or "edge_time", in the order of `csr`; None if there are none.
+        """Return the values `name`, such as "edge_weight", of this part's edges, in the order of `csr` and in `dtype` (None: the
+        stored dtype). None if the relation has no such values.
 
         Parameters
         ----------

@@ -15,7 +15,8 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Return nodes, edges, halo rows and imbalance by part, with `tiles` also by pair; `n_bytes` limits memory, `step` shows progress.
+    """Return a dict of the numbers of nodes, edges and halo rows of each part of `dataset`, and their imbalance; with `tiles`, also
+    edges by pair of parts. `n_bytes` limits memory (None: no limit), and `step` shows progress.
 
     Parameters
     ----------
@@ -57,7 +58,9 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Return the measures of `quality(..., tiles=False)` for a partition that is not stored; `parts` has the part of each node."""
+    """Return the result of `quality` without counts by pair of parts, for a division that is not stored: `parts` has the part of
+    each node of `dataset`.
+    """
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]
     return quality(in_memory(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts), tiles=False)
@@ -81,7 +84,9 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, source_type, tiles, chunk_size, step):
-    """Return {"edges", "cut", "halo_rows": count by part of the destination} of edges from `source_type`; `tiles` adds counts by pair."""
+    """Return {"edges", "cut", "halo_rows": counts by part of the destination} of the edges from nodes of `source_type`. With
+    `tiles`, edges are also counted by pair of parts. `chunk_size` edges are read at a time.
+    """
     tally = Tally(np.asarray(dataset.nodes[source_type].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == source_type]
     for part in range(dataset.n_parts):
@@ -96,7 +101,9 @@ def _count_sources(dataset, source_type, tiles, chunk_size, step):
 
 
 def _sources(table, offsets, part, chunk_size):
-    """Yield the sources of a relation's edges into the rows of part `part`, in pieces of `chunk_size` edges."""
+    """Yield the sources of a relation's edges into the rows of part number `part`, in pieces of about `chunk_size` edges. `offsets`
+    has the first row of each part.
+    """
     first, last = (int(copied(table.indptr, row, row + 1)[0]) for row in offsets[part : part + 2])
     for at in range(first, last, chunk_size):
         yield copied(table.indices, at, min(at + chunk_size, last))

@@ -77,7 +77,9 @@ class RawGraph:
 
     @classmethod
     def of(cls, dataset):
-        """Return a data set as a RawGraph, so that its edges can be changed; edge weights, edge features or times raise a ConfigError."""
+        """Return `dataset` as a RawGraph, so that edges can be added or removed. A ConfigError is raised if its edges have weights,
+        features or times.
+        """
         for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
@@ -89,7 +91,8 @@ class RawGraph:
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
                  provenance=None):
-        """Return the Dataset, edges sorted by destination; `source` names it in messages, options add or merge edges or normalize features.
+        """Return the Dataset of this graph, with edges sorted by destination. `undirected`, `self_loops` and `deduplicate` add or
+        merge edges, `normalize` divides rows of features by their sum, and messages call the data `source`.
 
         Parameters
         ----------
@@ -129,7 +132,7 @@ class RawGraph:
 
 
 def as_features(rows, normalize):
-    """Return feature rows as float32 or float64; if `normalize` is True, each row is divided by its sum."""
+    """Return the feature rows `rows` as float32 or float64. If `normalize` is True, each row is divided by its sum."""
     rows = row_normalized(rows) if normalize else rows
     return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
@@ -145,13 +148,16 @@ def row_normalized(features):
 
 
 def narrowed(numbers, copy=False):
-    """Return numbers as float32 (a new array if `copy`); a number above its range becomes infinite, which `Dataset.check` refuses."""
+    """Return `numbers` as float32, as a new array if `copy` is True. A number beyond the range of float32 becomes infinite, and
+    `Dataset.check` refuses it later.
+    """
     with np.errstate(all="ignore"):
         return widened(numbers).astype(np.float32, copy=copy)
 
 
 def masks(n_nodes, where, **ids):
-    """Return the train, val and test masks, (n_nodes,) bool, from each split's `ids`; `where` maps a split to its source, for messages.
+    """Return the train, val and test masks, (n_nodes,) bool each. `ids` has the node ids of each split, and `where` the source of
+    each split for messages.
 
     Parameters
     ----------
@@ -165,7 +171,8 @@ def masks(n_nodes, where, **ids):
 
 
 def mask(n_nodes, what, id_pieces):
-    """Return the mask, (n_nodes,) bool, of node ids that arrive in pieces; an error message starts with `what`.
+    """Return the mask, (n_nodes,) bool, that is True at the node ids in `id_pieces`, an iterable of arrays. Messages about an
+    invalid or repeated id begin with `what`.
 
     Raises
     ------
@@ -182,7 +189,8 @@ def mask(n_nodes, what, id_pieces):
 
 
 def count_classes(labels, where, n_classes=None):
-    """Return `n_classes`, checked against the labels, or by default the largest label + 1; `where` names the labels in errors.
+    """Return the number of classes of `labels`: `n_classes`, if it is large enough, or by default the largest label + 1. Messages
+    name the labels' source `where`.
 
     Parameters
     ----------
@@ -223,7 +231,8 @@ def count_classes(labels, where, n_classes=None):
 
 
 def read_labels(labels, where, classes=None, task=None):
-    """Return (labels in the form of the task, number of a model's outputs, `classes` if not None); `where` names the labels in errors.
+    """Return (`labels` in the form that `task` needs, number of a model's outputs). The number of `classes` is by default the
+    largest label + 1; messages name the labels' source `where`.
 
     Parameters
     ----------
@@ -253,7 +262,8 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first_row=0, what="node"):
-    """Return labels as int64 classes, uint8 columns of 0 and 1, or floats, by the task; messages name `where` and call a row `what`.
+    """Return `labels` in the form that `task` needs: int64 classes ("classify" or None), uint8 columns of 0 and 1, or floats.
+    Messages name the source `where` and call a row `what`.
 
     Parameters
     ----------
@@ -280,7 +290,9 @@ def in_form(labels, where, task, first_row=0, what="node"):
 
 
 def count_outputs(labels, where, classes, task):
-    """Return a model's number of outputs per node: `classes` or the largest label + 1 for "classify", else the number of label columns."""
+    """Return a model's number of outputs per node: for "classify" `classes` or, if None, the largest label + 1; for other tasks the
+    number of label columns.
+    """
     if task in (None, "classify"):
         return count_classes(labels, where, classes)
     if classes is not None:
@@ -289,7 +301,9 @@ def count_outputs(labels, where, classes, task):
 
 
 def _binary_labels(labels, where, first_row, what):
-    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN. For other values the error names `where`, `what` and the row."""
+    """Return `labels`, which must be 0, 1 or NaN, as uint8 with `MISSING` for NaN. For another value, raise a DataError that names
+    the source `where`, the word `what` for a row, and the row's number, counted from `first_row`.
+    """
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
         raise DataError(f"{where}: labels: {what} {first_row + at[0]} has {labels[at]} in column {at[1]}, "
@@ -298,12 +312,15 @@ def _binary_labels(labels, where, first_row, what):
 
 
 def strata(labels, task):
-    """Return the group of each node for a stratified split: its class, or 0 if `task` is not "classify"; -1 without a label."""
+    """Return the group of each node for a split by groups, (n,): its class or, for tasks other than "classify", 0. -1 stands for a
+    node without a label.
+    """
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
 def whole_labels(labels, where, first_row=0, what="node"):
-    """Return one label per row, (n,) int64, -1 for NaN (no label); messages name `where` and call a row `what`, counted from `first_row`.
+    """Return `labels` as one class number per row, (n,) int64, with -1 for NaN, which is no label. Messages name the source `where`
+    and call a row `what`, with its number counted from `first_row`.
 
     Parameters
     ----------
@@ -339,13 +356,17 @@ def whole_labels(labels, where, first_row=0, what="node"):
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return (indptr as int64, indices as integers) of an (n_rows, n_columns) CSR; raise a DataError about `where` if they are invalid."""
+    """Return (`indptr` as int64, `indices` as integers) of a CSR matrix of shape (n_rows, n_columns). Raise a DataError that begins
+    with `where` if they are invalid.
+    """
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     return starts, validation.integers(f"{where}_indices", indices, stop=n_columns, what="column")
 
 
 def check_indptr(indptr, n_rows, n_entries, where):
-    """Return indptr as int64; raise a DataError about `where` unless its `n_rows` + 1 entries rise from 0 to `n_entries`."""
+    """Return `indptr` as int64. Raise a DataError that begins with `where` unless it has `n_rows` + 1 entries that rise from 0 to
+    `n_entries`.
+    """
     starts = validation.integers(where, indptr).astype(np.int64, copy=False)
     if indptr.size != n_rows + 1:
         raise DataError(f"{where}: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
@@ -357,7 +378,8 @@ def check_indptr(indptr, n_rows, n_entries, where):
 
 
 def dense(data, indptr, indices, shape, where):
-    """Return a CSR matrix, (data, indptr, indices), as a dense float32 array of `shape`; duplicates are added, messages start with `where`.
+    """Return the CSR matrix (`data`, `indptr`, `indices`) as a dense float32 array of `shape`. Values at the same place are added,
+    and messages begin with `where`.
 
     Raises
     ------
@@ -379,21 +401,24 @@ def dense(data, indptr, indices, shape, where):
 
 
 def one_hot(numbers, what):
-    """Return one-hot rows, (n, number of distinct values) float32, one column per distinct value, ascending; messages start with `what`."""
+    """Return one-hot rows for `numbers`, float32, shape (n, number of distinct values); columns follow the values in ascending
+    order. A message about memory begins with `what`.
+    """
     values = np.unique(numbers)
     check_room(5 * numbers.size * values.size, f"{what}: {values.size} in {numbers.size} rows")
     return (numbers[:, None] == values).astype(np.float32)
 
 
 def check_room(n_bytes, what):
-    """Raise a DataError that begins with `what` if `n_bytes` exceed the memory that this process can still allocate."""
+    """Raise a DataError that begins with `what` if `n_bytes` are more than the bytes that this process can still allocate."""
     free = free_memory()
     if n_bytes > free:
         raise DataError(f"{what}: needs {n_bytes} bytes, but {int(free)} are free")
 
 
 def check_nodes(n_nodes, n_features, message_start):
-    """Raise a DataError if there are too many nodes, or if `n_features` float32 features of each would not fit into memory.
+    """Raise a DataError that begins with `message_start` if `n_nodes` is too large, or if `n_features` float32 features of each
+    node (None: not held in memory) would not fit into memory.
 
     Parameters
     ----------

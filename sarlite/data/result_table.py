@@ -15,7 +15,8 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return (headings of label columns, headings of number columns) for predictions of a task, or for a layer's rows if `embeddings`.
+    """Return (headings of the label columns, headings of the number columns) of a table with predictions for `task`. If
+    `embeddings`, the table has a layer's rows, with `n_columns` numbers each.
 
     Examples
     --------
@@ -32,7 +33,8 @@ def headings(task, n_columns, class_names, embeddings):
 
 
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, id_headings=("id",)):
-    """Write predictions (a layer's rows if `embeddings`) as a table; `ids(first, last)` returns the columns `id_headings` of those rows.
+    """Write predictions as a table to `path`: ids, `labels` and `numbers` of each row. `ids(first, last)` returns columns of ids of
+    these rows. If `embeddings`, `numbers` are rows of a layer.
 
     The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
     destination in place of id, with relation between them if there are several relations; links have a score and possibly a
@@ -78,7 +80,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
 
 
 def write_pieces(path, names, pieces):
-    """Write a table from `pieces`, the columns of consecutive rows; after an error the file is missing or unchanged.
+    """Write a table to `path`, with columns called `names`. `pieces` yields the columns of consecutive rows. After an error, the
+    file is missing or unchanged.
 
     Parameters
     ----------

@@ -46,7 +46,8 @@ class Matched(NamedTuple):
 
 
 def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
-    """Return a data set's target, node types, relations and feature columns as a dict; without `edge_features` relations have no columns.
+    """Return a schema, a dict, of `dataset`: its target type, node types, relations and feature columns. Without `edge_features`,
+    no feature columns of relations are listed, for models that ignore them.
 
     Parameters
     ----------
@@ -69,14 +70,18 @@ def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
 
 
 def transforms_of(schema: Schema) -> JsonDict:
-    """Return {node type, or relation joined by ".": transforms of its feature columns} from a schema, without empty entries."""
+    """Return {node type, or relation joined by ".": fitted transforms of its feature columns} from `schema`; types without
+    transforms are left out.
+    """
     named = {name: transforms for name, _, transforms in schema["nodes"]}
     named |= {".".join(relation): transforms for relation, _, transforms in schema["edges"]}
     return {name: transforms for name, transforms in named.items() if transforms}
 
 
 def is_schema(value: object) -> bool:
-    """Return True if a value read from JSON is a dict with a target, node types and relations, and the columns and transforms of each."""
+    """Return True if `value`, read from JSON, has the form of a schema: target, node types, relations, and the columns and
+    transforms of each.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("target"), str):
         return False
     nodes, edges = value.get("nodes"), value.get("edges")
@@ -90,9 +95,10 @@ def is_schema(value: object) -> bool:
 
 
 def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
-    """Return a data set reduced to the types, relations and feature columns of a model's schema; messages call the data `name`.
+    """Return `dataset` with the types, relations and feature columns that `schema`, of a model's training data, lists, in its
+    order. Others are left out; messages call the data `name`.
 
-    Types, relations and columns that the schema lacks are left out. Columns without names on either side are matched by
+    Columns without names on either side are matched by
     position.
 
     Parameters
@@ -139,9 +145,8 @@ class _Notes(NamedTuple):
 
 
 def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
-    """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to
-    `out.left_out`. Names that the model does not use are added to `out.left_out`. `expected` and `available` map a name to its
-    text in messages.
+    """Raise a DataError if a name in `expected` is not in `available`. Names that are only in `available`, which the model does not
+    use, are added to `out.left_out`. Both map a name to its text in messages; `name_kind` is a word such as "relation".
     """
     for name, text in expected.items():
         if name not in available:
@@ -154,7 +159,9 @@ def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], avai
 
 
 def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: JsonDict | None) -> AnyTable:
-    """Return a table with the feature columns `expected` by the model, in its order, if made by `transforms`; add messages to `out`."""
+    """Return `table` with the feature columns that a model needs (`expected`), in its order. Raise a DataError if one is missing or
+    was made by other transforms than `transforms`; messages about columns go to `out`.
+    """
     available, where = _columns(table), f"{table.label}{table.FEATURES.replace('_', ' ')}"
     if expected is None or available is None:
         if expected is not None:
@@ -173,8 +180,8 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
 
 
 def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
-    """Return a node table without features and note it in `out.left_out`; the model has learned embeddings for this type instead.
-    An edge table is returned unchanged.
+    """Return a node `table` without features, since the model has learned rows for its nodes instead, and add this to
+    `out.left_out`. An edge table is returned unchanged.
     """
     if isinstance(table, EdgeTable):
         return table  # the run's own options decide whether values of edges are used
@@ -183,7 +190,9 @@ def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
 
 
 def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
-    """Return the table if it has as many `available` columns as `expected`, else raise; note in `out` that positions match columns."""
+    """Return `table` if its columns without names (`available`) are as many as the model's (`expected`), and add to `out` that
+    columns were matched by position. Raise a DataError otherwise.
+    """
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
     if n_expected != n_available:
@@ -196,7 +205,9 @@ def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: lis
 
 
 def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
-    """Return text about the first column whose transforms differ from those `expected` by the model, for an error message."""
+    """Return text, for an error message, about the first column of `table` whose transform differs from the transform that the
+    model needs (`expected`).
+    """
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
     if name is None:
@@ -227,7 +238,7 @@ class SomeColumns:
 
 
 def _columns(table: NodeTable | EdgeTable) -> Columns:
-    """Return the names of a table's feature columns, their number if they have no names, or None without features."""
+    """Return the names of the feature columns of `table`, or their number if they have no names; None without features."""
     array = getattr(table, table.FEATURES)
     if array is None or table.feature_names is not None:
         return None if array is None else list(table.feature_names or ())

@@ -27,7 +27,8 @@ def beside(out):
 
 @contextlib.contextmanager
 def locked(file, *, exclusive):
-    """Hold a lock on a data set's file: shared by processes that read the data set, `exclusive` for one that replaces it.
+    """Return a context that locks `file` of a data set: `exclusive` for a process that replaces the data set, else shared with
+    other processes that read it.
 
     Raises
     ------

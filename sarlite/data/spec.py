@@ -36,7 +36,7 @@ def _flag(text):
 
 
 def _amount(text):
-    """Return the size of a split from text: a number of nodes (int), or a share of the nodes (float, with a decimal point)."""
+    """Return the size of a split from `text`: a number of nodes as an int, such as 100, or a share of the nodes as a float, such as 0.1."""
     try:
         return int(text)
     except ValueError:
@@ -124,7 +124,8 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
          transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Return the data set that a spec such as "sbm:nodes=100" or a directory names, validated if `check`; `changes` edit edges or features.
+    """Return the data set that `spec` names, such as "sbm:nodes=100" or a directory. It is validated unless `check` is False.
+    `changes`, such as undirected=True, change edges or features.
 
     Parameters
     ----------
@@ -190,7 +191,8 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
 
 
 def load_relational(spec: AnyPath, **options: Any) -> Dataset:
-    """Return the heterogeneous data set that a spec names; `options` are arguments of `load`.
+    """Return the heterogeneous data set (with several node types or relations) that `spec` names. `options` are further arguments
+    of `load`.
 
     Parameters
     ----------
@@ -221,7 +223,9 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
 
 
 def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
-    """Return the data set of a spec with the graph `changes` applied, such as undirected; `Dataset.check` has not validated it yet."""
+    """Return the data set that `spec` names, with `changes` such as undirected=True applied, before `Dataset.check`. `workspace`
+    holds large arrays, and `tell(text)` receives progress.
+    """
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
         raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
@@ -247,7 +251,9 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
 
 
 def _check_kind(spec, is_relational, relational):
-    """Raise a ConfigError unless `is_relational`, True if the spec's graph is heterogeneous, equals the caller's `relational`."""
+    """Raise a ConfigError unless the graph of `spec` is heterogeneous (`is_relational`) if and only if the caller expects it
+    (`relational`).
+    """
     if is_relational and not relational:
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
                           "needed")
@@ -256,27 +262,30 @@ def _check_kind(spec, is_relational, relational):
 
 
 def has_transforms(spec: AnyPath) -> bool:
-    """Return True if DuckDB builds the data set of `spec`, as from CSV tables, so that stored transforms can compute its features."""
+    """Return True if DuckDB builds the data set `spec` from tables, such as CSV files. Stored transforms can compute the features
+    of only these data sets.
+    """
     return _parse(str(spec))[0] in _DESCRIBED
 
 
 def generated_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Return lines that compare a generated graph with the properties that its spec requested, such as its degrees.
-
-    The list is empty unless the generator is one that meets its spec only approximately.
+    """Return lines that compare `dataset`, a generated random graph, with the properties that its `spec` requested, such as
+    degrees; [] for other data and for generators that meet their spec exactly.
     """
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
 
 def is_relational(spec: AnyPath) -> bool:
-    """Return True if a spec names a heterogeneous graph; for a native directory meta.json is read."""
+    """Return True if `spec` names a heterogeneous graph, one with several node types or relations. Of a native directory only
+    meta.json is read.
+    """
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
 
 
 def is_of_graphs(spec: AnyPath) -> bool:
-    """Return True if a spec names a set of graphs; for a native directory meta.json is read."""
+    """Return True if `spec` names a set of graphs. Of a native directory only meta.json is read."""
     form, path, _ = _parse(str(spec))
     if form is not None:
         return form in _GRAPHS
@@ -291,7 +300,9 @@ def _is_relational(form, path):
 
 
 def _split_changes(spec, options, changes, relational):
-    """Pop the options that edit the graph, such as undirected, from `options`; return (those, updated by `changes`, provenance dict)."""
+    """Remove the options that change the graph, such as undirected, from `options`, and return (these options updated by `changes`,
+    a dict of provenance for the data set).
+    """
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
@@ -302,7 +313,9 @@ def _split_changes(spec, options, changes, relational):
 
 
 def native_directory(spec: AnyPath) -> str | None:
-    """Return the directory in the native format that a spec names without changes; None for every other spec."""
+    """Return the directory in the native format that `spec` names as it is, without changes of edges or features; None for any
+    other spec.
+    """
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
 
@@ -314,7 +327,7 @@ def source_path(spec: AnyPath) -> str | None:
 
 
 def _parse(spec):
-    """Return (form, path, options) of a spec such as "npz:FILE,seed=1"; form is None for a native directory."""
+    """Return (form, path, options) of a spec: ("npz", FILE, {"seed": 1}) for "npz:FILE,seed=1". The form of a native directory is None."""
     form, colon, rest = spec.partition(":")
     if form in _GENERATORS:
         return form, None, _options(form, rest.split(",") if rest else [], _GENERATORS[form][1])
@@ -351,7 +364,9 @@ def _forms():
 
 
 def _path_and_words(text):
-    """Return (path, texts of the options) from the part of a spec after "FORM:"; a path that exists may contain commas."""
+    """Return (path, texts of the options) from `text`, the part of a spec after "FORM:". Commas separate them; only a path that
+    exists may contain commas.
+    """
     if os.path.exists(text):  # a path may hold commas
         return text, []
     text = text.replace(",decimal=,", ",decimal=comma")
@@ -360,7 +375,9 @@ def _path_and_words(text):
 
 
 def _options(form, words, parsers):
-    """Return {option: value} from texts such as "seed=1"; `parsers` has a function for each option, and `form` is named in errors."""
+    """Return {option: value} from `words`, texts such as "seed=1". `parsers` maps each option to a function that reads its value;
+    messages name the `form` of the spec.
+    """
     parsers, options, errors = {**parsers, **_CHANGES}, {}, []
     for word in words:
         key, _, value = word.partition("=")
@@ -387,7 +404,7 @@ def _options(form, words, parsers):
 
 
 def _changed(dataset, changes):
-    """Apply changes such as undirected or normalize to a data set in CSR; return the data set itself if there are none."""
+    """Apply `changes`, such as undirected or normalize, to `dataset`, and return the new data set, or `dataset` itself without changes."""
     if not any(changes.values()):
         return dataset
     dataset.provenance = {**dataset.provenance, "changes": dict(changes)}
@@ -410,7 +427,8 @@ def _version():
 
 
 def from_tables(described: Mapping[str, object], **changes: bool) -> Dataset:
-    """Return the data set of tables in memory or in files, described by a dict as in docs/tables.md; `changes` edit edges or features.
+    """Return the data set of tables in memory or in files. `described` is a dict in the form of docs/tables.md, and `changes`, such
+    as undirected=True, change edges or features.
 
     Parameters
     ----------

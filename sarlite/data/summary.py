@@ -33,7 +33,7 @@ def summary(dataset):
 
 
 def _of_one_kind(dataset, labels):
-    """Return the entries of `summary` for a homogeneous graph, such as degrees, self loops, and nodes per class."""
+    """Return the entries of `summary` for a graph of one node type, such as degrees, self loops and, from `labels`, nodes per class."""
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     degrees = np.diff(indptr)
     touched = degrees > 0
@@ -80,7 +80,8 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, costs):
-    """Return two lists, estimated from `costs`, the result of `quality`: bytes of each part's rows and edges, and of its halo features.
+    """Return (bytes of each part's rows and edges, bytes of each part's halo features), two lists. They are estimated from `costs`,
+    the counts that `quality` returns for `dataset`.
 
     The data set has one node type and one relation.
     """
@@ -91,7 +92,7 @@ def part_bytes(dataset, costs):
 
 
 def account_lines(dataset):
-    """Return lines that tell how each column of the tables that a data set was built from was used."""
+    """Return lines that tell how each column of the user's tables was used, for a data set that was built from tables."""
     account_of_columns = dataset.provenance.get("tables")
     return [*account.lines(account_of_columns)] if isinstance(account_of_columns, dict) else []
 
@@ -147,7 +148,9 @@ def _division(facts):
 
 
 def report_lines(costs, local_bytes=None, halo_bytes=None):
-    """Yield the lines of a table of `costs`, the measures of each part from `quality`; sizes in bytes are optional columns."""
+    """Yield the lines of a table of `costs`, the counts by part that `quality` returns. `local_bytes` and `halo_bytes` add columns
+    with each part's sizes; None leaves them out.
+    """
     names = ("nodes", "edges", "train_nodes", "halo_rows")
     heads = ("part", "nodes", "edges", "train", "halo rows") + (("own data", "halo data") if local_bytes else ())
     yield " ".join(f"{head:>12}" for head in heads)

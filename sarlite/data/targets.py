@@ -16,7 +16,7 @@ _FORMS = {  # task: shape in words, numbers of dimensions, dtypes
 
 
 def check_form(labels: Array, task: str, where: str) -> None:
-    """Raise a DataError unless labels have the dimensions and dtype of the task; the message begins with `where`."""
+    """Raise a DataError that begins with `where` unless `labels` have the number of dimensions and the dtype that `task` needs."""
     if task not in TASKS:
         raise DataError(f"{where}: task {task!r} is not one of {', '.join(TASKS)}")
     shape, dimensions, dtypes = _FORMS[task]
@@ -26,7 +26,9 @@ def check_form(labels: Array, task: str, where: str) -> None:
 
 
 def n_outputs(labels: Array, task: str) -> int | None:
-    """Return the number of label columns, a model's outputs per node; None for "classify", whose labels do not tell it."""
+    """Return the number of columns of `labels`, which is a model's number of outputs per node. None for "classify", because class
+    numbers do not tell the number of classes.
+    """
     return None if task == "classify" else 1 if labels.ndim == 1 else int(labels.shape[1])
 
 
@@ -37,7 +39,8 @@ def labelled(labels: Array, task: str) -> Array:
 
 
 def first_invalid(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
-    """Return (row, description) of the first invalid label, or None; rows outside `in_split` may have no label.
+    """Return (row, description) of the first invalid entry of `labels`, or None. Rows in `in_split` must have a label; class
+    numbers must be below `n_classes`.
 
     Parameters
     ----------

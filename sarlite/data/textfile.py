@@ -16,7 +16,8 @@ LINE = 1 << 24  # most characters of a line
 
 
 def read(path, field, dtype):
-    """Return the numbers in a text (as `dtype`), .npy or .parquet file, (n_rows, n_columns); messages call the numbers `field`.
+    """Return the numbers in the text, .npy or .parquet file `path`, shape (n_rows, n_columns). Numbers in text are read as `dtype`,
+    and messages call them `field`.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def read(path, field, dtype):
 
 
 def _parquet(path, name_in_errors):
-    """Return the numbers in a Parquet file, (n_rows, n_columns). A column of lists of length k becomes k columns."""
+    """Return the numbers in the Parquet file `path`, (n_rows, n_columns). A column of lists of length k becomes k columns."""
     parquet = import_optional("pyarrow.parquet", f"{path}: {name_in_errors}")
     with reading(path, name_in_errors), regular(path).open("rb") as file:
         table = parquet.read_table(file)

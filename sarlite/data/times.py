@@ -12,7 +12,8 @@ _FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
 
 
 def show_time(time: int, kind: str | None) -> str:
-    """Return an int64 time as text: a date or a UTC timestamp if `kind` is "dates", else the number.
+    """Return `time`, an int64, as text: a date or a UTC timestamp if `kind` is "dates", when it counts nanoseconds since 1970; else
+    the number.
 
     Examples
     --------
@@ -27,7 +28,8 @@ def show_time(time: int, kind: str | None) -> str:
 
 
 def read_time(text: str, kind: str, where: str) -> int:
-    """Return a text as int64 time: an ISO 8601 date or timestamp if `kind` is "dates", else a whole number; messages begin with `where`.
+    """Return the time in `text` as an integer: nanoseconds since 1970 UTC from an ISO 8601 date or timestamp if `kind` is "dates",
+    else the whole number itself. Messages begin with `where`.
 
     A timestamp without a zone is taken as UTC.
 

@@ -22,18 +22,20 @@ class Workspace:
         self.folder, self.n_bytes = None if folder is None else Path(folder), n_bytes
 
     def spool(self, name, dtype=None):
-        """Return a new `Spool`, an array that grows, in the file `name` of the folder, or in memory."""
+        """Return a new `Spool`, an array that grows by appended rows, in the file `name` of the folder; in memory if there is no folder."""
         return Spool(None if self.folder is None else self.folder / name, dtype)
 
     def array(self, name, pieces):
-        """Return one array joined from pieces of rows, mapped from the file `name` or held in memory."""
+        """Return one array joined from `pieces`, arrays of rows: mapped from the file `name` in the folder, or in memory if there
+        is no folder.
+        """
         spool = self.spool(name)
         for piece in pieces:
             spool.write(piece)
         return spool.array()
 
     def within(self, name, share=1):
-        """Return a workspace in the subfolder `name`, whose memory limit is this workspace's limit divided by `share`."""
+        """Return a workspace in the subfolder `name`. Its memory limit is the limit of this workspace divided by `share`."""
         if self.folder is None:
             return self
         with writing(self.folder / name):
@@ -41,5 +43,5 @@ class Workspace:
         return Workspace(self.folder / name, self.n_bytes // share)
 
     def at_once(self, most=1 << 20):
-        """Return the number of rows to process at a time within the memory limit, at most `most`."""
+        """Return the number of rows to process at a time so that they fit into the memory limit, at most `most`."""
         return budget.at_once(self.n_bytes, most)

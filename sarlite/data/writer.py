@@ -71,7 +71,9 @@ class DirectoryWriter:
         self._held.close()
 
     def start(self, name, shape, dtype):
-        """Start the file `name`.npy in the directory and return its `npyfile.Stream`. Several files may be open at once."""
+        """Start the file `name`.npy for an array of `shape` and `dtype`, and return its writer, an `npyfile.Stream`. Several files
+        may be open at once.
+        """
         with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,8 @@ class DirectoryWriter:
         return self._files[name]
 
     def finish(self, meta):
-        """Close all files, write meta.json and rename the directory; `meta(records)` returns meta.json's dict, given the files' hashes.
+        """Close all files, write meta.json and rename the directory to its final name. `meta(records)` returns the dict for
+        meta.json; records are dtype, shape and sha256 by file.
 
         Parameters
         ----------
@@ -103,7 +106,7 @@ class DirectoryWriter:
 
 
 def write_meta(directory, meta):
-    """Write the dict `meta` as the directory's meta.json, together with the sha256 of its content."""
+    """Write `meta`, a dict, to meta.json in `directory`, together with the sha256 of its content."""
     meta = json.loads(json.dumps(meta))
     text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
     atomic_write(Path(directory) / META, text.encode())
@@ -115,7 +118,7 @@ def meta_hash(meta):
 
 
 def _check_replaceable(directory, overwrite):
-    """Raise a ConfigError unless `directory` is absent, empty, or a data set in the native format that may be replaced."""
+    """Raise a ConfigError unless `directory` does not exist, is empty or, if `overwrite` is True, is a data set in the native format."""
     if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not _is_ours(directory):
@@ -157,8 +160,8 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, folder=""):
-    """Yield the paths, without suffix, of the arrays that `meta`, a meta.json of any version, lists below `folder`. A record is a
-    dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
+    """Yield the path, without suffix, of each array that `meta`, the content of a meta.json, lists below `folder`. For older
+    versions, which used other folders, only the array's name is yielded.
     """
     for name, value in meta.items() if isinstance(meta, dict) else ():
         here = folder if name == "arrays" else f"{folder}/{name}".lstrip("/")
@@ -169,7 +172,7 @@ def _named_arrays(meta, folder=""):
 
 
 def _replace(temporary, directory):
-    """Rename `temporary` to `directory`; restore the old directory if the rename fails."""
+    """Rename the folder `temporary` to `directory`, which it replaces. If the renaming fails, the old directory is restored."""
     old = directory.with_name(f".{directory.name}.old-{uuid.uuid4().hex[:8]}")
     replaces = directory.exists()
     if replaces:

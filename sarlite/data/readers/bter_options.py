@@ -11,7 +11,8 @@ from sarlite.structure.validation import first_true
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
          **options):
-    """Return a random BTER graph; files `degrees` and `clustering` hold distributions, which the other options compute by formulas instead.
+    """Return a random graph of the BTER model. The files `degrees` and `clustering` hold its distributions of degrees and of
+    clustering coefficients; without a file, formulas with the other parameters compute them.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
 
 
 def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return (number of nodes, clustering coefficient) of each degree, from the files `degrees` and `clustering` or by formulas.
+    """Return (number of nodes, clustering coefficient) for each degree from 0 on, as two arrays. They are read from the files
+    `degrees` and `clustering`, or computed by formulas from the other parameters.
 
     Parameters
     ----------
@@ -63,7 +65,8 @@ def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree
 
 
 def report(indptr, indices, **options):
-    """Return lines of a table that compares a drawn graph's degrees and clustering with those its `options` (of `make`) request.
+    """Return lines of a table that compares the degrees and clustering of a drawn graph, the CSR (`indptr`, `indices`), with the
+    values that `options` of `make` requested.
 
     Parameters
     ----------
@@ -85,7 +88,9 @@ def report(indptr, indices, **options):
 
 
 def _parameters(file, name, **parameters):
-    """Return the `parameters` that are not None; raise a ConfigError if the option `name` states a file that would replace them."""
+    """Return {name: value} of the `parameters` that are not None. Raise a ConfigError if there are any and `file`, the value of
+    option `name`, replaces them.
+    """
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:
         raise ConfigError(f"{name} and {next(iter(parameters))} exclude each other: pass one of the two")
@@ -93,7 +98,7 @@ def _parameters(file, name, **parameters):
 
 
 def _counts(path):
-    """Return the number of nodes of each degree that a file lists, (max degree + 1,) int64."""
+    """Return the number of nodes of each degree that the file `path` lists, (max degree + 1,) int64."""
     pairs = _pairs(path, "degrees", np.int64)
     nodes = int(pairs[:, 1].astype(object).sum())
     if (pairs < 0).any():
@@ -108,7 +113,9 @@ def _counts(path):
 
 
 def _coefficients(path, top):
-    """Return the clustering coefficient of the degrees 0 .. top, interpolated between the degrees of a file."""
+    """Return the clustering coefficients of the degrees 0 to `top`, (top + 1,), interpolated between the degrees that the file
+    `path` lists.
+    """
     pairs = _pairs(path, "clustering", np.float64)
     if (at := first_true(~((pairs[:, 1] >= 0) & (pairs[:, 1] <= 1) & (pairs[:, 0] >= 0)))) is not None:
         raise DataError(f"{path}: clustering: row {at} is {pairs[at].tolist()}, expected a degree and 0 to 1")

@@ -23,7 +23,8 @@ _NAMES = "_entidx2name.csv.gz"
 
 
 def describe(path, workspace, options):
-    """Return ogbn-mag's folder as a description of tables that DuckDB reads; `options` may have classes, reverses and names.
+    """Return a description of the tables in `path`, the folder of ogbn-mag, which DuckDB reads. `options` may have the number of
+    classes, and reverses and names, True or False.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class MagFolder:
         return self._of(relation) / "edge.csv.gz"
 
     def names_of(self, node_type, n_lines=1 << 16):
-        """Yield the names of a type's nodes as {"name": list of str}, `n_lines` nodes at a time."""
+        """Yield the names of the nodes of `node_type` as tables {"name": list of str}, each with the next `n_lines` nodes."""
         file, n = self.names[node_type], self.n_nodes[node_type]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(textfile.lines(stream)), 0
@@ -139,7 +140,9 @@ class MagFolder:
 
 
 def _name_files(folder, n_nodes):
-    """Return {node type: file of its nodes' names} for the types with such a file; a file of an unknown type is an error."""
+    """Return {node type: file with the names of its nodes} for the types that have a file in `folder`. A file of a type that is not
+    in `n_nodes` is an error.
+    """
     paths = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
     for name, path in paths.items():
         if name not in n_nodes:
@@ -160,7 +163,7 @@ def _rows(file, name_in_errors):
 
 
 def _by_type(file, name_in_errors):
-    """Return ({node type: value}, line number of the values) of a file with a line of node types and a line of values."""
+    """Return ({node type: value}, number of the line with the values) from `file`, which has a line of node types and a line of values."""
     rows = list(_rows(file, name_in_errors))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
         raise DataError(f"{file}: {name_in_errors}: expected a line of node types and a line with a value per type, found {len(rows)} "
@@ -183,7 +186,9 @@ def _counts(file):
 
 
 def _relations(file, n_nodes):
-    """Return the (source type, name, destination type) of each line; types must be in `n_nodes`, relations must not repeat."""
+    """Return the (source type, name, destination type) in each line of `file`. Raise an error if a relation repeats, or names a
+    type that is not in `n_nodes`.
+    """
     relations = []
     for line, words in _rows(file, "relations"):
         if len(words) != 3:
@@ -200,8 +205,8 @@ def _relations(file, n_nodes):
 
 
 def _features(raw, n_nodes):
-    """Return {node type: file of features}, for the types with features. The file nodetype-has-feat.csv.gz, if there is one, must
-    list the same types.
+    """Return {node type: file of features} for the types in `n_nodes` that have such a file in the folder `raw`. If
+    nodetype-has-feat.csv.gz exists, it must list the same types.
     """
     stored_types = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
     list_file = raw / "nodetype-has-feat.csv.gz"

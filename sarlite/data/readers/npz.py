@@ -21,7 +21,8 @@ from sarlite.structure.edges import destinations, row_chunks
 
 
 def describe(path, workspace, options):
-    """Return a CSR archive of shchur/gnn-benchmark as a description of tables that DuckDB reads; `workspace` takes unpacked members.
+    """Return a description of the tables in `path`, a NumPy archive with a graph in CSR, which DuckDB reads. Compressed arrays are
+    unpacked into `workspace`.
 
     The members are adj_indptr, adj_indices, adj_shape, optionally adj_data (weights, unless all are 1), attr_* or
     attr_matrix, and labels.
@@ -75,13 +76,15 @@ def describe(path, workspace, options):
 
 
 def edge_weight(path, name, n_edges):
-    """Return the edge weights in the array `name` of an archive, or None if there is no such array or all weights are 1."""
+    """Return the array `name` of the archive `path` as edge weights, (n_edges,); None if there is no such array or all weights are 1."""
     values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
     return None if values is None else validation.weights(f"{path}: {name}", values, n_edges)
 
 
 def weights(where, values, n_edges):
-    """Return the edge weights `values`, or None if `values` is None or all 1; raise an error about `where` unless there are `n_edges`."""
+    """Return `values` as edge weights, or None if they are None or all 1. Raise an error that begins with `where` unless there are
+    `n_edges`.
+    """
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -90,7 +93,8 @@ def weights(where, values, n_edges):
 
 
 def member(path, name, optional=False, folder=None):
-    """Return an array of an .npz file, read-only; None if it is missing and `optional`. Large arrays are mapped, not loaded.
+    """Return the array `name` in the archive `path`, read-only; None if it is missing and `optional`. Large arrays are mapped if
+    possible, for which a compressed one is first unpacked into `folder` (None: read into memory).
 
     A member of 1 MiB or more that is stored without compression is mapped. Other members are read into memory.
 
@@ -133,7 +137,9 @@ def member(path, name, optional=False, folder=None):
 
 
 def _unpacked(file, path, dtype, shape, fortran, offset):
-    """Write a compressed array of an archive to the file `path` and return its memory map."""
+    """Unpack a compressed array from the open archive `file` to the file `path`, and return its memory map. The array has `dtype`
+    and `shape`, and begins at byte `offset` of its .npy file.
+    """
     file.seek(0)
     with writing(path), path.open("wb") as out:
         shutil.copyfileobj(file, out, 1 << 20)  # zipfile compares the checksum at the end of the member
@@ -141,7 +147,7 @@ def _unpacked(file, path, dtype, shape, fortran, offset):
 
 
 def _data_offset(path, zip_info):
-    """Return the byte offset of an uncompressed array in a zip archive, behind its header of variable length."""
+    """Return the byte in the zip archive `path` where the uncompressed array `zip_info` begins, behind a header of variable length."""
     with Path(path).open("rb") as file:
         file.seek(zip_info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
@@ -149,7 +155,9 @@ def _data_offset(path, zip_info):
 
 
 def square(shape, where):
-    """Return the number of rows of a square matrix, from its stored `shape`; raise a DataError about `where` if it is not square."""
+    """Return the number of rows of a square matrix with the stored `shape`. Raise a DataError that begins with `where` if it is not
+    square.
+    """
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
         raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
@@ -170,7 +178,8 @@ def check_attributes(path, shape):
 
 
 def _csr_pieces(indptr, indices, n_rows, matrix_name, chunk_size):
-    """Yield (first row, `indptr` from 0, first entry, entry after the last) of pieces of a CSR matrix with about `chunk_size` entries.
+    """Yield (first row, `indptr` of the rows counted from 0, first entry, entry after the last) for pieces of a CSR matrix with
+    about `chunk_size` entries each. Messages call the matrix `matrix_name`.
 
     Yields
     ------
@@ -197,7 +206,7 @@ def _csr_pieces(indptr, indices, n_rows, matrix_name, chunk_size):
 
 
 def _n_feature_rows(path, member):
-    """Return the number of rows of the features; `member(name)` returns an array of the archive."""
+    """Return the number of rows of the features in the archive `path`; `member(name)` returns an array of the archive."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)
@@ -208,7 +217,9 @@ def _n_feature_rows(path, member):
 
 
 def _feature_pieces(path, member, chunk_size):
-    """Yield the features as dense pieces of rows, at least one; `member(name)` returns an array of the archive."""
+    """Yield pieces of rows of the features in the archive `path` as dense arrays, with about `chunk_size` entries each, at least
+    one piece. `member(name)` returns an array of the archive.
+    """
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)

@@ -25,7 +25,8 @@ _INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own 
 
 
 def read(path, classes=None, task=None, features=None):
-    """Return an OGB graph of labelled nodes (ogbn-*) or links (ogbl-*), with `classes` classes; `features` selects ogbn-proteins' features.
+    """Return the graph in `path`, a folder of OGB, with labelled nodes (ogbn-*) or links (ogbl-*). `classes` is the number of
+    classes (None: from the labels), and `features` selects features of ogbn-proteins.
 
     A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
     `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
@@ -83,7 +84,9 @@ def read(path, classes=None, task=None, features=None):
 
 
 def _of_links(path, train_file, options):
-    """Return the training graph of a data set for link prediction (ogbl-*), without labels and splits; `options` must all be None."""
+    """Return the graph of the training edges of `path`, a data set for link prediction (ogbl-*) with the file `train_file`, without
+    labels and splits. The `options` do not apply and must all be None.
+    """
     option = next((name for name, value in options.items() if value is not None), None)
     if option:
         raise ConfigError(f"{option}: {path} is a data set of links, whose nodes have no labels")
@@ -99,12 +102,13 @@ def _of_links(path, train_file, options):
 
 
 def _name(path):
-    """Return the name of a data set, such as "ogbn-arxiv": the name of its folder with hyphens for underscores."""
+    """Return the name of the data set in the folder `path`, such as "ogbn-arxiv": the folder's name with hyphens for underscores."""
     return path.resolve().name.replace("_", "-")
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Return an OGB set of graphs (ogbg-*), with labels of `classes` classes, as a heterogeneous graph of the types "node" and "graph".
+    """Return the set of graphs in `path`, a folder of OGB (ogbg-*), as a heterogeneous graph with the node types "node" and
+    "graph". `classes` is the number of classes (None: from the labels).
 
     Parameters
     ----------
@@ -147,7 +151,8 @@ def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = No
 
 
 def pairs(path):
-    """Return (links, negative links, number of negatives per link) of a split of a data set for link prediction (ogbl-*).
+    """Return (links, negative links, number of negatives per link) of one split of a data set for link prediction (ogbl-*), from
+    its file `path`.
 
     Parameters
     ----------
@@ -184,7 +189,7 @@ def pairs(path):
 
 
 def _links_of(path, arrays):
-    """Return the links of a split, (n, 2) integers, from the arrays {name: array} of its file."""
+    """Return the links of a split, (n, 2) integers, from `arrays`, {name: array} of its file `path`."""
     if "edge" in arrays:
         links = arrays["edge"]
     elif {"source_node", "target_node"} <= arrays.keys():
@@ -205,7 +210,7 @@ def _check_pairs(path, name, pairs_read):
 
 
 def split_folder(path, inside=""):
-    """Return the folder `split/KIND/INSIDE`, where KIND is the only folder that has a file `INSIDE/train.csv.gz`."""
+    """Return the folder `split/KIND/INSIDE` below `path`, where KIND is the only folder that has the file `INSIDE/train.csv.gz`."""
     split = path / "split"
     folders = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
     if len(folders) != 1:
@@ -215,7 +220,7 @@ def split_folder(path, inside=""):
 
 
 def split_masks(folder, n):
-    """Return the train, val and test masks, (n,) bool each, from three files of node ids; splits may not overlap."""
+    """Return the train, val and test masks, (n,) bool each, from three files of node ids in `folder`. The splits may not overlap."""
     where = {name: folder / f"{file}.csv.gz" for name, file in zip(SPLITS, ("train", "valid", "test"))}
     masks = []
     for name, file in where.items():
@@ -243,7 +248,9 @@ def _from_csv(raw):
 
 
 def _proteins(raw, feature_kind):
-    """Return sources and destinations in both directions, node features, labels and edge features of ogbn-proteins."""
+    """Return (sources, destinations, node features, labels, edge features) of ogbn-proteins in the folder `raw`, with each edge in
+    both directions. `feature_kind`, such as "species", selects node features.
+    """
     if feature_kind not in ("edges", "species", "both"):
         raise ConfigError(f"features: {feature_kind!r} is none of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
@@ -261,7 +268,9 @@ def _proteins(raw, feature_kind):
 
 
 def _mean_of_edges(dst, values, n_nodes):
-    """Return the mean of the rows `values` of each node's in-edges, float32, summed in float64; 0 for a node without edges."""
+    """Return the mean of `values`, rows of edges, over the in-edges of each node, float32, summed in float64; 0 for a node without
+    in-edges. `dst` has the destination of each edge.
+    """
     degrees = np.maximum(np.bincount(dst, minlength=n_nodes), 1)
     return np.stack([np.bincount(dst, column, n_nodes) / degrees for column in values.T], 1).astype(np.float32)
 
@@ -285,7 +294,7 @@ def _from_npz(raw):
 
 
 def total(path, most=MAX_GRAPHS):
-    """Return the sum of the numbers of nodes or edges, one per graph, in a file of at most `most` lines."""
+    """Return the sum of the integers in the file `path`, with a number of nodes or edges for each graph, in at most `most` lines."""
     return sum(_counts(path, most).tolist())
 
 

@@ -32,7 +32,8 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Return a PIGO graph, and the files with a row per node that `options` name, as a description of tables that DuckDB reads.
+    """Return a description of the tables in `path`, a graph of PIGO, and in the files with a row per node that `options` name.
+    DuckDB reads the tables.
 
     An edge is directed from its row of the CSR to its column.
 
@@ -56,7 +57,7 @@ def describe(path, workspace, options):
 
 
 def read_csr(path):
-    """Return the graph of a PIGO-CSR-v2 file as a `Csr` of memory-mapped arrays, with weights if the file has any.
+    """Return the graph in `path`, a file of the format PIGO-CSR-v2, as a `Csr` of memory-mapped arrays, with weights if the file has any.
 
     The fields of the file are: the magic; L and O, the numbers of bytes of a node id and of an offset; n, m, rows and
     columns; n + 1 offsets; m node ids; and optionally m weights.
@@ -105,14 +106,15 @@ def read_csr(path):
 
 
 def _weights(path, values, n_edges):
-    """Return the edge weights `values` of a file, checked to be finite, or None if all are 1."""
+    """Return `values` as edge weights, checked to be finite; None if all are 1. Messages name the file `path`."""
     if all((piece == 1).all() for _, piece in pieces(values)):
         return None
     return validation.weights(f"{path}: weights", values, n_edges)
 
 
 def read_directory(path, classes=None):
-    """Return the graph, features, labels (`classes` classes) and splits of an MG-GCN directory: graph.bin and three files of rows by node.
+    """Return the graph in `path`, a directory of MG-GCN, with features, labels and splits: graph.bin and three files with a row per
+    node. `classes` is the number of classes (None: from the labels).
 
     The matrices are features.bin (float32), labels.bin (int32) and sets.bin (uint32).
 
@@ -147,7 +149,9 @@ def read_directory(path, classes=None):
 
 
 def _matrix(path, name_in_errors, dtype, n_rows, n_columns=None):
-    """Return the memory-mapped matrix of a file that begins with its numbers of rows and columns, which must be as expected."""
+    """Return the memory-mapped matrix in the file `path`, which begins with its numbers of rows and columns. They must be `n_rows`
+    and `n_columns` (None: any).
+    """
     head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
     for name, expected in (("rows", n_rows), ("columns", n_columns)):
         if expected is not None and head[name] != expected:
@@ -156,7 +160,8 @@ def _matrix(path, name_in_errors, dtype, n_rows, n_columns=None):
 
 
 def write(path, dataset, *, overwrite=False, ones=False):
-    """Write the graph of a data set as PIGO-CSR-v2, in the order of the original ids; with `ones`, missing weights are written as 1.
+    """Write the graph of `dataset` to `path` as PIGO-CSR-v2, in the order of the original ids. With `ones`, edges without weights
+    get the weight 1.
 
     Node features, labels and splits are left out.
 
@@ -199,7 +204,7 @@ def write(path, dataset, *, overwrite=False, ones=False):
 
 
 def write_directory(path, dataset, *, overwrite=False):
-    """Write a data set as an MG-GCN directory, graph.bin and three files of rows by node, in the order of the original ids.
+    """Write `dataset` as a directory of MG-GCN: graph.bin and three files with a row per node, in the order of the original ids.
 
     Parameters
     ----------
@@ -241,7 +246,9 @@ def write_directory(path, dataset, *, overwrite=False):
 
 
 def _put(put, array, dtype, array_name):
-    """Append an array as `dtype` to a file with `put(array)`; raise a DataError for a number that float32 cannot hold."""
+    """Append `array` as `dtype` to a file by the function `put(array)`. Raise a DataError that names `array_name` for a number that
+    float32 cannot hold.
+    """
     for start, piece in pieces(array):
         out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
         if out.dtype == np.float32 and not np.isfinite(out).all():

@@ -14,7 +14,7 @@ _N_VAL = 500
 
 
 def read(path: AnyPath) -> RawGraph:
-    """Return a Planetoid data set (Cora, Citeseer, PubMed) from the files `PATH/ind.NAME.*`, with Planetoid's public split.
+    """Return the data set Cora, Citeseer or PubMed from Planetoid's files `PATH/ind.NAME.*`, with Planetoid's public split.
 
     The first labelled nodes are the training nodes, the next 500 the validation nodes, and the nodes of test.index the test
     nodes.
@@ -66,7 +66,7 @@ def read(path: AnyPath) -> RawGraph:
 
 
 def _features(path):
-    """Return a pickled dense or sparse feature matrix as a dense float32 array."""
+    """Return the dense or sparse feature matrix in the pickle `path` as a dense float32 array."""
     value = pickled.load(path)
     if isinstance(value, np.ndarray) and value.ndim == 2:
         return narrowed(value)
@@ -81,7 +81,7 @@ def _features(path):
 
 
 def _one_hot(path):
-    """Return pickled one-hot labels, (n, n_classes) bool with at most one True per row."""
+    """Return the one-hot labels in the pickle `path`, (n, n_classes) bool, with at most one True per row."""
     value = pickled.load(path)
     if not isinstance(value, np.ndarray) or value.ndim != 2:
         raise DataError(f"{path}: labels: expected a matrix with one column per class, found {_described(value)}")
@@ -97,7 +97,9 @@ def _described(value):
 
 
 def _test_index(path, n_rows, n_before):
-    """Return the ids of the test nodes, (n_rows,) int64, checked to lie behind the `n_before` other nodes."""
+    """Return the ids of the test nodes in the file `path`, (n_rows,) int64. Raise an error unless they come after the `n_before`
+    other nodes.
+    """
     index = textfile.read(path, "test.index", np.int64)
     if index.shape != (n_rows, 1):
         raise DataError(f"{path}: test.index: {index.size} ids in lines of {index.shape[1]}, but {n_rows} test rows")
@@ -108,7 +110,9 @@ def _test_index(path, n_rows, n_before):
 
 
 def _edges(path, n_nodes):
-    """Return the sources and destinations of all edges in a pickled dict of adjacency lists; ids must be below `n_nodes`."""
+    """Return (sources, destinations) of all edges in the pickle `path`, a dict from a node to its neighbours. Ids must be below
+    `n_nodes`.
+    """
     graph = pickled.load(path)
     if type(graph) is not dict or not all(type(near) is list for near in graph.values()):
         raise DataError(f"{path}: graph: expected a dict from node to list of nodes, found {_described(graph)}")

@@ -11,7 +11,8 @@ _TYPES = ("none", "train", "val", "test")
 
 
 def read(path, classes=None):
-    """Return the Reddit graph from reddit_data.npz and reddit_graph.npz in a folder; `classes` is its number of classes, if known.
+    """Return the Reddit graph from reddit_data.npz and reddit_graph.npz in the folder `path`. `classes` is the number of classes
+    (None: from the labels).
 
     If reddit_graph.npz does not exist, reddit_self_loop_graph.npz is read in its place.
 

@@ -13,7 +13,8 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Return the graph in PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label (of `classes` classes) and .mask; `path` is PREFIX.
+    """Return the graph, features, labels and splits in ROC's files `path`.add_self_edge.lux, .feats.bin or .feats.csv, .label and
+    .mask. `classes` is the number of classes (None: from the labels).
 
     Parameters
     ----------
@@ -49,7 +50,9 @@ def read(path, classes=None):
 
 
 def _mask_codes(path):
-    """Return the split of each node, (n_nodes,) int8, as an index in `_MASKS` (None, Train, Val, Test), from a word per line."""
+    """Return the code of each node's split, (n_nodes,) int8: 0 to 3 for the words None, Train, Val and Test in the lines of the
+    file `path`.
+    """
     with reading(path, "mask"), textfile.opened(path) as file:
         words = [line.strip() for line in textfile.lines(file) if line.strip()]
     for at, word in enumerate(words):
@@ -59,8 +62,8 @@ def _mask_codes(path):
 
 
 def _lux(path):
-    """Return (indptr, memory-mapped sources) of the in-edges in a Lux file. The fields of the file are: nodes (uint32), edges
-    (uint64), the end of each node's incoming edges (uint64), and the sources (uint32).
+    """Return (indptr, memory-mapped sources) of the in-edges in a Lux file, which holds: numbers of nodes (uint32) and edges
+    (uint64), the end of each node's in-edges (uint64), the sources (uint32).
     """
     head, offset = binary.header(path, ("nodes", "<u4"), ("edges", "<u8"))
     check_nodes(head["nodes"], 0, f"{path}: nodes")

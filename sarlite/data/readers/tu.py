@@ -18,7 +18,8 @@ from sarlite.types import Path as AnyPath
 
 
 def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float = 0.1, seed: int = 0) -> Relational:
-    """Return a set of graphs from a folder of files; `train` and `val` are sizes of the random split: a number or a share per class.
+    """Return the set of graphs in the folder `path`, with labels for `task` (None: "classify"). `train` and `val` are sizes of the
+    random split: numbers of graphs per class, or shares of each class.
 
     Parameters
     ----------
@@ -66,7 +67,8 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
 def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Array | None, values: Array | None,
                   labels: Array, split: Iterable[Array], n_classes: int, task: str | None,
                   names: list[str] | None = None) -> Relational:
-    """Return a set of graphs as a heterogeneous graph with node types "node" and "graph"; `x` and `values` are features of nodes and edges.
+    """Return a set of graphs as a heterogeneous graph with the node types "node" and "graph". `graph_of` has the graph of each
+    node; `x` and `values` are features of nodes and edges, or None; `labels` and `split` are those for graphs.
 
     Parameters
     ----------
@@ -107,7 +109,7 @@ def _refuse_restarts(file, edges, graph_of):
 
 
 def _prefix(path):
-    """Return the common beginning of the paths of a folder's files: the part before endings such as `_A.txt`."""
+    """Return the common beginning of the paths of the files in the folder `path`: all that comes before endings such as `_A.txt`."""
     edge_files = sorted(entry for entry in path.glob("*_A.txt"))
     if len(edge_files) != 1:
         names = ", ".join(entry.name for entry in edge_files) or "none"
@@ -120,7 +122,9 @@ def _file(prefix, name):
 
 
 def _rows(path_prefix, name, dtype, n_rows=None, columns=None):
-    """Return the numbers of the file PREFIX_NAME.txt; raise a DataError unless there are `n_rows` rows and `columns` columns."""
+    """Return the numbers in the file PREFIX_NAME.txt. Raise a DataError unless it has `n_rows` rows and `columns` columns; None
+    accepts any number.
+    """
     file = _file(path_prefix, name)
     rows = read_csv(existing(file), name, dtype)
     if n_rows is not None and len(rows) != n_rows:
@@ -137,7 +141,7 @@ def _column(prefix, name, dtype, n_rows=None):
 
 
 def _labels(path_prefix, task, n_graphs):
-    """Return (labels of the graphs, number of a model's outputs, names of the classes or None if `task` is not "classify")."""
+    """Return (labels of the `n_graphs` graphs, a model's number of outputs, names of the classes, or None if `task` is not "classify")."""
     if task not in (None, "classify"):
         file = _file(path_prefix, "graph_attributes")
         return *read_labels(_rows(path_prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
@@ -146,7 +150,9 @@ def _labels(path_prefix, task, n_graphs):
 
 
 def _features(path_prefix: str, what: str, n: int) -> Array | None:
-    """Return the attributes and one-hot labels of `what`, "node" or "edge", side by side, (n, any) float32; None without both."""
+    """Return the features of `what`, "node" or "edge": attributes and one-hot labels from two files side by side, float32, shape
+    (n, n_columns); None if both files are missing.
+    """
     blocks = []
     if _file(path_prefix, f"{what}_attributes").exists():
         blocks.append(narrowed(_rows(path_prefix, f"{what}_attributes", np.float64, n)))
