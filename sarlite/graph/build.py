@@ -193,7 +193,8 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
     """Return the data of this rank's part of a graph, from the CSR of its nodes' in-edges (row numbers of all ranks) and from
-    optional ids; the ranks first check the arguments together. Collective.
+    optional ids; the ranks first check the arguments together. `added_loops` is True for each node whose self loop was added to the
+    data. Collective.
     """
     comm = wrap(comm)
     options.check(comm)

@@ -324,7 +324,8 @@ class Graph(LayerGraph):
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
         """Make this rank's part of a graph from the CSR of its nodes' in-edges, whose indices are row numbers counted over all
-        ranks. Optional ids name nodes and edges; the options from `mode` on control the exchange of rows. Collective.
+        ranks. Optional ids name nodes and edges; `added_loops` marks nodes whose self loop was added. Options from `mode` on
+        control the exchange of rows. Collective.
 
         Row numbers count the nodes of all ranks, rank after rank: rank p's first node has the row number that follows
         the last node of rank p - 1. No rank holds an array of n_nodes entries.

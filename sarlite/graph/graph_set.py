@@ -76,8 +76,8 @@ class GraphSet(Unchanging):
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int | None = None, seed: int = 0) -> "GraphSet":
-        """Make the set of the graphs that `graph` contains, where node i is in graph graph_ids[i] (0 .. n_graphs - 1). With `comm`,
-        ranks divide the graphs: `parts` is each graph's rank or a method's name. Collective.
+        """Make the set of the `n_graphs` graphs (None: the largest number + 1) that `graph` contains, where node i is in graph
+        graph_ids[i]. With `comm`, ranks divide the graphs: `parts` is each graph's rank or a method's name. Collective.
 
         Parameters
         ----------

@@ -359,7 +359,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def ids(self) -> dict[str, Array]:
-        """The caller's ids of this rank's rows of each type, such as strings; `node_ids` if the caller gave none."""
+        """{node type: ids of this rank's rows}: the ids that the caller gave, such as strings, or `node_ids` if the caller gave none."""
         return {name: self.names[name][rows] if self.names else rows for name, rows in self.node_ids.items()}
 
     @property

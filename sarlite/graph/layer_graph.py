@@ -341,8 +341,8 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of source rows, destination rows and edges of all ranks; (0, 0, 1) if unknown. They decide if X is first summed
-        over edges or first multiplied by W.
+        """Numbers of source rows, destination rows and edges of all ranks; (0, 0, 1) if unknown. They decide, for messages x W, if
+        rows are first summed over edges or first multiplied by W.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes
@@ -362,7 +362,7 @@ class LayerGraph(SharedState):
 
     @cached_property
     def inverse_degrees(self) -> Array:
-        """1 / in-degree, and 1 for isolated rows, (n_dst,) float64."""
+        """1 / in-degree of each destination, and 1 for a destination without in-edges, (n_dst,) float64."""
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:

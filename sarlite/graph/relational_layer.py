@@ -167,7 +167,8 @@ def _evaluated(message, evaluation):
 
 def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[Any, operator_table.Call]) -> None:
     """Compute and store the sums over constant rows, such as input features, that `calls` need and that are not stored yet. A
-    separate fetch does this, so that the first call adds up the other relations in the same order as later calls.
+    separate fetch does this, so that the first aggregation adds up the relations in the same order as later ones, which read the
+    stored sums.
     """
     missing: list[relation_sums.Summand] = [(graphs[relation], relation, call) for relation, call in calls.items()
                if call.kept_sums is not None and call.kept_output is None]

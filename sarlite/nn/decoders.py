@@ -124,7 +124,8 @@ def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Ar
 
 
 class DistMult(_Relation):
-    """Decoder whose score is sum_k h_k r_k t_k (Yang et al. 2015). r starts at 1, which gives the scores of `Dot`.
+    """Decoder whose score is sum_k h_k r_k t_k for a head's row h, a tail's row t and a learned row r (Yang et al. 2015). r starts
+    at 1, which gives the scores of `Dot`.
 
     Parameters
     ----------
@@ -166,7 +167,8 @@ class DistMult(_Relation):
 
 
 class ComplEx(_Relation):
-    """Decoder whose score is Re(sum_k h_k r_k conj(t_k)) of complex numbers (Trouillon et al. 2016).
+    """Decoder whose score is Re(sum_k h_k r_k conj(t_k)) for complex numbers: a head's row h, a tail's row t and a learned row r
+    (Trouillon et al. 2016).
 
     The first half of each row has the real parts, and the second half the imaginary parts.
 
@@ -199,7 +201,8 @@ class ComplEx(_Relation):
 
 
 class TransE(_Relation):
-    """Decoder whose score is gamma - sum_k |h_k + r_k - t_k| with gamma = 12 (Bordes et al. 2013).
+    """Decoder whose score is gamma - sum_k |h_k + r_k - t_k| for a head's row h, a tail's row t and a learned row r, with gamma =
+    12 (Bordes et al. 2013).
 
     Parameters
     ----------
@@ -227,7 +230,8 @@ class TransE(_Relation):
 
 
 class RotatE(_Relation):
-    """Decoder whose score is gamma - sum_k |h_k r_k - t_k| of complex numbers, with |r_k| = 1 and gamma = 12.
+    """Decoder whose score is gamma - sum_k |h_k r_k - t_k| for complex numbers: a head's row h, a tail's row t and a learned row r
+    with |r_k| = 1; gamma = 12.
 
     The learned numbers are complex numbers of any modulus, which a call divides by their moduli; the paper learns
     phases. The gradient of a difference that is 0 is 0. The first half of each row has the real parts, and the second
@@ -269,7 +273,8 @@ class RotatE(_Relation):
 
 
 class MLP(Module):
-    """Decoder with one hidden layer over the rows of both ends: relu(h W_h + t W_t + b) V + c.
+    """Decoder with one hidden layer: relu(h W_h + t W_t + b) V + c for a head's row h and a tail's row t, with learned W_h, W_t, b,
+    V and c.
 
     Without `n_out` there is no c, because all candidates of a link would share it. A loss that compares candidates
     gives such a c a gradient of rounding errors alone, which Adam would enlarge.

@@ -55,9 +55,9 @@ def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] =
 
 def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
            sources: Array) -> int:
-    """Move each of the nodes first .. last - 1 to the cluster of most of its in-neighbours, unless it has `most_nodes`; return how
-    many moved. `cluster_of` and `cluster_sizes` are changed in place. `degrees` and `sources` are the nodes' in-degrees and
-    in-neighbours.
+    """Move each of the nodes first .. last - 1 to the cluster of most of its in-neighbours, while the cluster has less than
+    `most_nodes` nodes; return how many moved. `cluster_of` and `cluster_sizes` are changed in place. `degrees` and `sources` are
+    the nodes' in-degrees and in-neighbours.
     """
     current = cluster_of[first:last].astype(np.int64)
     best = _wanted(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)

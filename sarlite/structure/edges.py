@@ -282,9 +282,9 @@ def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Arra
 
 def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
                      chunk: int) -> tuple[Array, Array, Array]:
-    """Sort the columns of each CSR row, `chunk` edges at a time; return (indptr, indices, origin). origin[k] is the input position
-    of entry k, with -1 for positions from `n_input` on, which are added edges; `columns` are the columns by input position.
-    `drop_equal` keeps the first of equal edges.
+    """Return (indptr, indices, origin) of a CSR whose rows are sorted; origin[k] is the input position of entry k, or -1 if the
+    edge was added (position `n_input` or more). Row by row, the argument `origin` has the input positions, and `columns` the column
+    at each position. `drop_equal` keeps the first of equal edges.
 
     Parameters
     ----------

@@ -58,8 +58,9 @@ class EdgesInMemory:
 def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, balance: str | Sequence[str] | None = None,
            types: Sequence[int] | Array | None = None, seed: int = 0, tell: Callable[[str], object] = lambda text: None,
            block_edges: int = BLOCK_EDGES) -> Array:
-    """Return each node's part, (n_nodes,) int32, by Fennel, a partitioner that streams the in-edges. `balance` names the counts to
-    balance (None: by the in-degrees); `train` is the mask of training nodes, and types[k] the first node of type k.
+    """Return each node's part, (n_nodes,) int32, by Fennel, which streams the in-edges in passes, `block_edges` at a time, and
+    calls tell(text) before each. `balance` names the counts to balance (None: by the in-degrees); `train` is the mask of training
+    nodes, types[k] the first node of type k.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its

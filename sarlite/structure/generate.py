@@ -48,6 +48,7 @@ def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: in
         noise: float = 1.0, exponent: float = 3.0, train: float = 0.1, val: float = 0.2, seed: int = 0) -> Generated:
     """Draw a stochastic block model of mean `degree` whose features are a centre of the node's class plus normal noise of deviation
     `noise`. A share `homophily` of the edges joins nodes of one class; the degree distribution has tail exponent `exponent`.
+    `train` and `val` are shares (float) or numbers of each class's nodes.
 
     One end of an edge is drawn in proportion to node weights. The other end is drawn in the same class with probability
     `homophily`, else in another class. Features are `centre[class] + noise * normal`. With the defaults a linear model
@@ -127,8 +128,9 @@ def sbm(nodes: int = 10000, classes: int = 8, degree: float = 15.0, features: in
 def rmat(nodes: int | None = None, edges: int | None = None, scale: int | None = None, a: float = 0.57, b: float = 0.19,
          c: float = 0.19, d: float | None = None, features: int = 64, classes: int = 8, train: float = 0.1,
          val: float = 0.2, seed: int = 0) -> Generated:
-    """Draw an R-MAT graph of `nodes` (or 2^`scale`) nodes, with random features, labels and splits. Each edge falls into a quadrant
-    of the adjacency matrix with probabilities a, b, c and d, and again within the quadrant.
+    """Draw an R-MAT graph of `nodes` (or 2^`scale`) nodes, with random features and labels. Each edge falls into a quadrant of the
+    adjacency matrix with probabilities a, b, c and d, and again within the quadrant. `train` and `val` are shares (float) or
+    numbers of each class's nodes.
 
     Parameters
     ----------
@@ -295,7 +297,9 @@ def _count(amount: float, sizes: Array, at_least: int) -> Array:
 
 def random_task(rng: np.random.Generator, nodes: int, features: int, classes: int, train: float,
                 val: float) -> tuple[Array, Array, Array, Array, Array]:
-    """Return (features, labels, training mask, validation mask, test mask), all random and independent of any graph."""
+    """Return (features, labels, training mask, validation mask, test mask), all random and independent of any graph. `train` and
+    `val` are shares (float) or numbers of each class's nodes.
+    """
     require(features >= 1, "features", features, "at least 1")
     require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
     x = rng.standard_normal((nodes, features), dtype=np.float32)

@@ -35,7 +35,8 @@ class Entries(NamedTuple):
 
 
 def entries(matrix: Any, name: str = "matrix") -> Entries:
-    """Return the stored entries of a SciPy sparse array or matrix, or of a torch CSR tensor, as edges; errors name `name`.
+    """Return the stored entries of `matrix`, a SciPy sparse array or matrix or a torch CSR tensor, as Entries, one edge each;
+    errors start with `name`.
 
     Parameters
     ----------

@@ -146,8 +146,9 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs: list[tuple[Any, Any]], members: list[list[int]]) -> Callable[[int], Any]:
-        """Return a function from a block's number to the argument `order` of `Block`. `csrs` has (destination rows, row pointers)
-        of each block, `members` the source parts of each block.
+        """Return a function from a block's number to (EdgeOrder of the part, numbers of its entries that make up the block), or to
+        None if the block has all edges. `csrs` has (destination rows, row pointers) of each block, `members` the source parts of
+        each block.
         """
         if not self.grouped or len(csrs) == 1:
             return lambda k: None

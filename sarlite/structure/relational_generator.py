@@ -59,7 +59,8 @@ class Relational(NamedTuple):
 def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features: int = 64, homophily: float = 0.7,
         noise: float = 1.0, exponent: float = 2.5, train: float = 0.1, val: float = 0.2, seed: int = 0) -> "Relational":
     """Draw a graph of papers, authors, institutions and fields in the proportions of ogbn-mag, with `nodes` nodes in all. A share
-    `homophily` of the edges joins nodes of one class; random node weights have tail exponent `exponent`.
+    `homophily` of the edges joins nodes of one class; random node weights have tail exponent `exponent`. `train` and `val` are
+    shares (float) or numbers of each class's papers.
 
     All nodes have a class. Both ends of an edge are drawn in proportion to node weights; with probability `homophily`
     the destination has the class of the source. Only papers have features, `centre[class] + noise * normal`, and

@@ -60,8 +60,8 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
 
 
 def check_within(graph_of: Array, src: Array, dst: Array) -> None:
-    """Raise a DataError, which names the first such edge, if an edge src[k] -> dst[k] joins nodes of two graphs; node i is in graph
-    graph_of[i].
+    """Raise a DataError if an edge src[k] -> dst[k] joins nodes of two different graphs; the error names the first of these edges.
+    Node i is in graph graph_of[i].
 
     Parameters
     ----------

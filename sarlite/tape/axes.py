@@ -194,8 +194,8 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _register_extremum(name: str, arg_extremum: Callable[..., Array]) -> None:
-    """Register the primitive `name` ("max" or "min"), the extremum over one axis. `arg_extremum` (`np.argmax` or `np.argmin`)
-    returns its position; of equal values the first one gets the gradient.
+    """Register the primitive `name` ("max" or "min"), the extremum over one axis. `arg_extremum` is `np.argmax` or `np.argmin`,
+    which returns the position of the first of equal values; that value gets the gradient.
     """
 
     def forward(wants_grad, x, axis, keepdims):

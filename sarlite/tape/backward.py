@@ -99,7 +99,9 @@ def _to_array(cell: Cell) -> Any:
 
 
 def _add_to(before: list[Any], cell: list[Any]) -> None:
-    """Replace the array before[0] by its sum with the gradient cell[0], computed in place if nothing else refers to an array."""
+    """Replace the array before[0] by its sum with the gradient cell[0]. The sum is written into one of the two arrays if nothing
+    else refers to that array.
+    """
     total = writable(before)
     if total is not None and isinstance(cell[0], Summand):
         cell[0].add_to(total)

@@ -13,7 +13,8 @@ from sarlite.types import Array
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
     """Raise an AssertionError if gradients of f(*inputs) differ from finite differences of step `eps` by more than `rtol` and
-    `atol`. Each input is checked in `directions` random directions, and one with at most `entries` values also in each value.
+    `atol`. Each input is checked in `directions` random directions; an input with at most `entries` values is also checked in each
+    single value.
 
     The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
     compared with (L(x + eps v) - L(x - eps v)) / (2 eps).

@@ -160,8 +160,8 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Return a context that yields a `Reads`. Its flag `seen` becomes True when this thread reads values computed from remote rows
-    outside the tape.
+    """Return a context that yields a `Reads`. Its flag `seen` becomes True when this thread reads, outside the tape, values that
+    were computed from remote rows.
 
     The flag `seen` becomes True when values of a volatile tensor are read by `.data`, `numpy()`, `item()`, `bool`,
     `float`, `np.asarray` or DLPack. The tape cannot record computations with such values, so the message counts as

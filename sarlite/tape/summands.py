@@ -34,7 +34,7 @@ class Summand(ABC):
 
 
 class ProductGradient(Summand):
-    """The gradient g @ b.T of a matrix product a @ b with respect to a, for the product's gradient g; not multiplied before it is needed.
+    """The gradient g @ b.T of a matrix product a @ b with respect to a, where g is the gradient of the product. Stored as g and b.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class SliceGradient(Summand):
 
 
 class RowGradient(Summand):
-    """The gradient of x[index] with respect to x, for row numbers `index`: an array of `n_rows` rows, 0 except that each g[i] is
-    added to row index[i].
+    """The gradient of x[index] with respect to x, for row numbers `index`: an array of `n_rows` rows, 0 except that g[i], the
+    gradient of x[index[i]], is added to row index[i].
 
     The backward pass keeps a RowGradient in this form until it reaches a leaf, which may update these rows alone
     (`Tensor.add_rows`).

@@ -48,7 +48,7 @@ class TableRows(Tensor):
 
     @property
     def rows(self) -> Rows | None:
-        """Table and numbers of these rows in it, a `kernels.Rows`; None once the rows have been copied."""
+        """The table and the numbers of these rows in the table, a `kernels.Rows`; None once the rows have been copied."""
         copied = self._copy is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
