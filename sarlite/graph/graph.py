@@ -593,7 +593,8 @@ class Graph(LayerGraph):
         return Schedule(plan_of(self.comm, mode, needs, transport.prefetch), transport, mode)
 
     def in_edges(self) -> InEdges:
-        """Return the in-edges of this rank's nodes as one CSR, whose rows list the sources in ascending order. Collective.
+        """Return the in-edges of this rank's nodes as one CSR, whose rows list the row numbers of the sources, counted over all
+        ranks, in ascending order. Collective.
 
         Returns
         -------

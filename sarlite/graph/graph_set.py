@@ -135,8 +135,8 @@ class GraphSet(Unchanging):
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return (GraphSet of this rank's graphs at the row numbers `rows`; row number in this set of each node of the new set, so
-        that x[nodes] are its input rows). Collective.
+        """Return (graphs, nodes): `graphs` is a GraphSet of this rank's graphs at the row numbers `rows`; nodes[i] is the row
+        number in this set of node i of `graphs`, so that x[nodes] are its input rows. Collective.
 
         Parameters
         ----------

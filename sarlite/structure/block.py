@@ -80,7 +80,7 @@ class Edges:
 
     @cached_property
     def edge_index_array(self):
-        """`edge_index` as an array, (n_edges,), also if `edge_index` is None."""
+        """`edge_index` as an array, (n_edges,): where `edge_index` is None, the array 0, 1, 2, ..."""
         return np.arange(self.n_edges, dtype=self.indices.dtype) if self.edge_index is None else self.edge_index
 
     @cached_property

@@ -15,9 +15,8 @@ CHUNK = 1 << 20
 
 def csr_by_dst(src: ArrayLike, dst: ArrayLike, n_nodes: int, *, undirected: bool = False, self_loops: bool = False,
                deduplicate: bool = False, edge_index: bool = False, chunk: int = CHUNK) -> Any:
-    """Return the CSR (indptr, sources), with a row for each destination, of edges src[k] -> dst[k]. Flags add reversed edges
-    (`undirected`) and self loops, or drop equal edges. With `edge_index` the third result is the k of each entry, -1 for an added
-    edge.
+    """Return the CSR (indptr, sources), with a row for each destination, of edges src[k] -> dst[k]. `undirected` and `self_loops`
+    add edges, `deduplicate` drops equal edges. With `edge_index` the third result is the k of each entry, -1 for an added edge.
 
     Parameters
     ----------
@@ -259,8 +258,8 @@ def _decode(keys: Array, n_nodes: int, bits: int, chunk: int) -> tuple[Array, Ar
 
 
 def _all_edges(ends: Array, other_ends: Array, loops: Array, undirected: bool) -> Array:
-    """Return an array of one end of every edge: `ends` of the input edges, if `undirected` `other_ends` for their reversed edges,
-    and `loops` for added self loops.
+    """Return an array with one end of every edge: `ends` of the input edges, then `other_ends` (the same end of their reversed
+    edges) if `undirected`, then `loops`, the nodes that get a self loop.
     """
     return np.concatenate([ends, other_ends, loops] if undirected else [ends, loops], dtype=np.uint32, casting="unsafe")
 

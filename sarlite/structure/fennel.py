@@ -212,8 +212,8 @@ def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> t
 
 
 def _anywhere(score: Array, weights: Array, loads: Array, most: Array, chosen: Array, left: Array) -> Array:
-    """Write a part for each of the nodes `left` to the array `chosen`, and return it: the part of best `score` where the node's
-    `weights` keep `loads` within `most`; if there is none, the least full part.
+    """Write a part for each of the nodes `left` to the array `chosen`, and return `chosen`. The part is the one of best `score`
+    where the node's `weights` keep `loads` within `most`; if there is none, the least full part. `loads` are updated.
     """
     for row, node in enumerate(left):
         weight = weights[:, node, None]

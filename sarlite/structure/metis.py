@@ -240,7 +240,7 @@ def _signal_name(number: int) -> str:
 
 
 def _index() -> np.dtype[Any]:
-    """Return the integer dtype of the installed METIS: pymetis passes arrays of this dtype without a copy."""
+    """Return the integer dtype of the installed METIS; arrays of this dtype are passed to METIS without a copy."""
     pymetis = import_optional("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 
