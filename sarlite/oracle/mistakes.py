@@ -82,8 +82,8 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
 
 
 def _stray(difference, row):
-    """Return the expected dx of `difference` with the mistake of a kernel that adds the output gradients of rows without edges to
-    row `row` of dx.
+    """Return the dx of a wrong kernel, which adds the output gradients of rows without edges to row `row` of dx: the expected dx
+    of `difference` with this mistake.
     """
     value = np.array(difference.expected.value, np.float64)
     value[row] += difference.cotangents["out"][difference.case.edges.in_degrees == 0].sum(0, dtype=np.float64)

@@ -59,7 +59,7 @@ class RankDifference(Difference):
 
     @property
     def searches(self) -> tuple[CauseSearch, ...]:
-        """Functions that search for the cause of the difference; they are called one after the other."""
+        """Functions that search for the cause of the difference, in the order of their calls."""
         return (_fitting_guesses, _same_elsewhere) if self.kind == "whole" else (_permuted, _fitting_guesses, _touched_rows)
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:

@@ -254,9 +254,9 @@ def _flat(result: Any, wanted: Mapping[str, object]) -> dict[str, Any]:
 
 def _check_rows(trial: Trial, division: Division, previous: Division | None, output: str, expected: BoundedArray,
                 arrays: Sequence[Array], layer: int | None = None) -> bool:
-    """Compare each rank's array in `arrays` with that rank's rows of the expected `output`; if one is wrong, add a finding and
-    return True. `layer` is the number of the convolution if `output` is a layer's result. `previous` is the call before, if any,
-    to recognize stale rows.
+    """Return True, after adding a finding to `trial`, if a rank's array in `arrays` differs from that rank's rows of the expected
+    `output`; else False. `layer` is the number of the convolution if `output` is a layer's result, else None. `previous` is the
+    call before, if any, to recognize stale rows.
     """
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None

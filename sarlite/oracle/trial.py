@@ -294,7 +294,7 @@ def _can_discriminate(case: Case, other: Case) -> bool:
 
 
 def _remoteness(case: Any) -> float:
-    """Return |log(number of edges / 200)| of a case, a distance from the best size: cases of about 200 edges tell causes apart best."""
+    """Return |log(number of edges / 200)| of a case, which is small for cases of about 200 edges, as these tell causes apart best."""
     return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 

@@ -71,9 +71,9 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of probes (inputs with exact results) for an operation: ("codes",), or ("codes", "signed") with
-    `wide_sums`, which says that sums have a wider format than the inputs. Softmax and attention have "equal" scores, "saturated"
-    scores (one winner in each row), or both. `width` and `values` are the inputs' columns and kind of values.
+    """Return the kinds of probes (inputs with exact results) for an operation: ("codes",), or ("codes", "signed") if `wide_sums`
+    is True, for sums in a wider format than the inputs. Softmax and attention have "equal" scores, "saturated" scores (one winner
+    in each row), or both. `width` is the inputs' number of columns, `values` their kind of special values.
     """
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
