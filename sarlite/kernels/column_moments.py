@@ -1,4 +1,4 @@
-"""Mean and sum of squared deviations of columns, for batch norm."""
+"""Kernel for the mean and the sum of squared deviations of each column of a matrix, for batch norm."""
 
 import numpy as np
 

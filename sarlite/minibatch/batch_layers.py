@@ -118,12 +118,12 @@ class TypedRows:
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, type_index: int, places: Array | slice = slice(None)) -> Array:
-        """Return the rows of node type `type_index` (an index) at the layer's positions `places`, as row numbers of this rank's part."""
+        """Return the rows at the layer's positions `places` that have node type number `type_index`, as row numbers of this rank's part."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
     def keep(self, type_index: int, places: Array) -> Array:
-        """Return the numbers, counted among the layer's rows of node type `type_index` (an index), of the rows of this type at the
-        layer's positions `places`.
+        """Return the rows at the layer's positions `places` that have node type number `type_index`, numbered among the layer's rows of
+        this type.
         """
         return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 

@@ -15,7 +15,8 @@ from sarlite.minibatch.sampler import EdgeSet, HaloExchange, Sampler
 
 
 class Cooperative(Sampler):
-    """Sampler for batches over several ranks: the owner of a row that another rank needs picks the row's in-edges. Calls are collective.
+    """Sampler for batches over several ranks. If a rank needs a row of another rank, the rank that owns the row samples its in-edges.
+    Calls are collective.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ class _Asked(Exception):
 
 
 class _Asks:
-    """Stand-in for a graph that reports the number of layers a model asks for, by raising `_Asked`."""
+    """Stand-in for a graph that finds out how many layers a model has: it raises `_Asked` with n when the model calls `layers(n)`."""
 
     def __init__(self, graph):
         self._graph = graph

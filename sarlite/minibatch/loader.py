@@ -128,7 +128,7 @@ class Loader(ABC):
 
 
 class RowLoader(Loader):
-    """Loader of batches of rows without edges, for models whose features were propagated before training.
+    """Loader of batches of rows without edges, for models such as SGC whose features were propagated over the graph before training.
 
     Each iteration over the loader is one epoch. Construction is collective; an epoch communicates only to divide its
     seeds.

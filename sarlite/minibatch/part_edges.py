@@ -357,7 +357,9 @@ class RelationEdges(EdgeSet):
         return low
 
     def edge_ids(self, positions: Array) -> Array:
-        """Return each edge's index into the undivided graph's edge values, (n,) int64, for edges at `positions` of this CSR."""
+        """Return the position of each edge among the edge values of the whole graph, before it was divided, (n,) int64. `positions` are
+        the edges' positions in this CSR.
+        """
         places = positions if self._places is None else self._places[positions]
         ids, numbers = self.graph.explicit_edge_ids, self._numbers
         labels = ids if ids is not None else numbers
@@ -402,5 +404,5 @@ def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> A
 
 
 def share(array: Array, starts: Array) -> list[Array]:
-    """Return a list with the rows of `array` that belong to each rank: rows starts[q] .. starts[q + 1] - 1 for rank q."""
+    """Return a list of views of `array`, one for each rank q: its rows starts[q] .. starts[q + 1] - 1."""
     return [np.ascontiguousarray(array[a:b]) for a, b in zip(starts, starts[1:])]

@@ -37,7 +37,7 @@ def multiplied(message: fn.MulEdge) -> fn.Message:
 
 
 def _per_row(weight: Tensor | Array, x: Tensor | Array) -> Tensor | Array:
-    """Return edge weights with axes of length 1 appended, so that they have as many axes as x."""
+    """Return the edge weights `weight` with axes of length 1 appended, so that they have as many axes as the rows x that they multiply."""
     missing = as_array(x).ndim - as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 

@@ -259,7 +259,7 @@ class Options(NamedTuple):
 
     @property
     def separate(self):
-        """True if each relation has a fetch of its own, so that relations with the same source rows share no fetch."""
+        """True if each relation fetches its source rows itself, even if several relations have the same source rows."""
         return self.backward == "fetch"
 
     @property

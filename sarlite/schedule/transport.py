@@ -165,7 +165,7 @@ class Fetch(Transfer):
             self.threads.remove(self.ahead)
 
     def take(self, piece: Piece) -> tuple[Array, ...]:
-        """Wait for the rows of the piece's columns and return them, (n_columns, ...) for each array."""
+        """Wait until the rows of the sources of `piece` have arrived and return them, one array (n_columns, ...) for each fetched array."""
         if not piece.arrivals:
             return self.arrays
         peer = {} if len(piece.arrivals) > 1 else {"peer": piece.arrivals[0].source}

@@ -1,1 +1,3 @@
-"""The historical embedding cache (DistGNN-MB 3.2): cached halo rows, and their pushes between ranks."""
+"""The historical embedding cache: rows of other ranks' nodes from earlier steps, which ranks push to each other (DistGNN-MB paper,
+section 3.2).
+"""

@@ -1,4 +1,6 @@
-"""Halo rows from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB 3.2, alg. 1, 2)."""
+"""Halo rows (rows of other ranks' nodes) from a historical embedding cache, which peers fill by asynchronous pushes (DistGNN-MB paper,
+section 3.2, algorithms 1 and 2).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,7 +191,8 @@ class Caches:
         return layer == 0 and self.kept_features is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:
-        """Request the halo rows of `sampled`, the batch of `step`, from their owners, if pushes are on demand. Collective.
+        """Ask the owners of the halo rows of `sampled`, the batch of `step`, for these rows, if pushes are on demand; else do nothing.
+        Collective.
 
         This rank stores the requests of its peers. Owners send the rows `delay` steps before the step.
         """
@@ -204,7 +207,8 @@ class Caches:
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first send `h`, values of `rows`, and store arrivals.
+        """Look up the rows `halo` in the cache of `layer` at `step`; return (mask of the rows that it has, their values). If `pushes`,
+        first send `h`, the values of this rank's `rows`, to peers, and store the rows that have arrived.
 
         Rows that peers pushed `delay` steps ago are received. Collective if `pushes`. Not for a layer that `keeps` its halo
         rows.
@@ -247,12 +251,16 @@ class Caches:
             self._pending.add((step, layer))
 
     def has(self, layer: int, step: int, halo: Array) -> Array:
-        """Return a mask, (k,), of the halo rows with numbers `halo` that the cache of `layer` has and that are not expired at `step`."""
+        """Return a mask, (k,), of the halo rows with the numbers `halo` that the cache of `layer` has and that have not expired at
+        `step`.
+        """
         with self._profile.span("lookup", "lookup", layer=layer):
             return self.tables[layer].find(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
-        """Return the values of the `halo` rows, (k, ...), in the cache of `layer` at `step`, with the dtype and row shape of `like`."""
+        """Return the values of the halo rows with the numbers `halo`, (k, ...), in the cache of `layer` at `step`. The array `like`
+        shows their dtype and row shape.
+        """
         with self._profile.span("lookup", "lookup", layer=layer):
             values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
             if len(halo):
@@ -260,7 +268,9 @@ class Caches:
             return values if values.dtype == like.dtype else kernels.widen(values)
 
     def substitutes(self, layer: int, step: int) -> Substitutes:
-        """Return the rule for replacing sampled edges, at `step`, whose source rows are not in the cache of `layer`."""
+        """Return the rule (`Substitutes`) for replacing sampled edges of `layer` at `step` if the rows of their sources are not in the
+        cache.
+        """
         variates_key = key(self._seed, "stand-ins", "", step, layer)
         return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), variates_key)
 
@@ -296,7 +306,9 @@ class Caches:
             table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
     def _tables_and_senders(self) -> list[tuple[str, RowTable | DemandPush]]:
-        """Return (prefix of array names, table or sender) for each table, and with push "demand" for each sender, of all layers."""
+        """Return a list of (prefix of array names, table of cached rows) for all layers; with push "demand" also (prefix, sender of a
+        layer's rows).
+        """
         senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", table) for kind, tables in (("cache", self.tables), ("newest", senders))
                 for layer, table in enumerate(tables) if table is not None]

@@ -30,7 +30,8 @@ class Substitutes(NamedTuple):
 
 def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
             substitutes: Substitutes | None = None) -> Layer:
-    """Return `layer`, whose local sources are `rows`, without its edges in the mask `missing`, or with others instead by `substitutes`.
+    """Return a copy of the sampled `layer` without the edges in the mask `missing`. `substitutes`, if not None, replaces each by
+    another in-edge of its destination. `rows` are the layer's local sources, as row numbers of `part`.
 
     Parameters
     ----------
@@ -62,10 +63,10 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, substitutes: Substitutes) -> tuple[Array, Array]:
-    """Return (destinations, positions) of up to n_wanted[i] more in-edges of destination i of `layer`, whose local sources are `rows`.
+    """Return (destinations, positions in `part`) of up to n_wanted[i] further in-edges of each destination i of `layer`, drawn at
+    random. Their sources are among the layer's local sources `rows` or in the cache of `substitutes`.
 
-    The edges are drawn at random from the in-edges that were not sampled and whose source row is in the batch or in the cache. Positions
-    index the part's edges; `rows`, (n_src,), are the part's numbers of the layer's local sources.
+    The edges are drawn at random from the in-edges that were not sampled and whose source row is in the batch or in the cache.
     """
     edges, dst = part.edges.edges, np.flatnonzero(n_wanted)
     first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
@@ -89,8 +90,8 @@ def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, sub
 
 
 def _with_edges(part: PartEdges, layer: Layer, rows: Array, dst: Array, positions: Array) -> Layer:
-    """Return `layer` with other edges: the part's edges at `positions`, whose destinations in the layer are `dst`, ascending.
-    `rows`, (n_src,), are the part's numbers of the layer's local sources.
+    """Return a copy of `layer` with the edges of `part` at `positions`, which lead to the layer's destinations `dst`, ascending.
+    `rows`, (n_src,), are the layer's local sources, as row numbers of `part`.
     """
     source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local

@@ -73,7 +73,8 @@ class Pusher:
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
-        """Start to send messages[r], (rows' positions in rank r's halo list, steps that computed them or None for `step`, rows), to rank r.
+        """Start to send messages[r] to each rank r, as the exchange (step, layer); return the bytes sent. A message is (positions in
+        the list of rows that rank r has as halo, steps that computed the rows or None for `step`, rows).
 
         The call is collective, but waits for no rank.
 
@@ -119,7 +120,8 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Wait for the exchange started by `submit(step, layer, ...)`; return for each rank the received (positions, steps, rows).
+        """Wait for the exchange that `submit(step, layer, ...)` started. Return a list with (positions in the halo list, steps that
+        computed the rows, rows) from each rank.
 
         Returns
         -------
@@ -150,7 +152,8 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all exchanges; return (step, layer, result of `take`) of each whose result was not taken, in order of submission.
+        """Wait for all exchanges; return (step, layer, received rows by rank) of each exchange that `take` has not returned yet, in
+        order of submission.
 
         Returns
         -------
@@ -283,7 +286,9 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
 
 
 def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece_bytes: int) -> Iterator[bool]:
-    """Transfer `array` to or from rank `peer` in pieces, by start(piece, peer); each `next` polls, and yields True if a piece ended."""
+    """Transfer `array` to or from rank `peer`, `piece_bytes` at a time, where start(piece, peer) starts a send or a receive. Each
+    `next` polls the request, and yields True if a piece ended since the last one.
+    """
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():
@@ -293,7 +298,9 @@ def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece
 
 
 def _packed(step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]], comm: Communicator) -> _Job:
-    """Return the `_Job` that sends messages[r], (positions in rank r's halo list, steps of the rows, rows), to each rank r as bytes."""
+    """Return the `_Job` (exchange) that sends messages[r] to each rank r as bytes. A message is (positions in the list of rows that
+    rank r has as halo, steps that computed the rows or None, rows).
+    """
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
@@ -324,7 +331,9 @@ def _check_same(headers: Sequence[Sequence[int]]) -> None:
 
 
 def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
-    """Return (positions in the halo list, steps of the rows, rows) of the bytes `message`, whose header is `header`, as views."""
+    """Return (positions in the halo list, steps that computed the rows, rows) of the exchange `job`, as views of the bytes `message`,
+    whose header is `header`.
+    """
     step, _, _, n, has_steps = header
     _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
     return slots, steps if has_steps else step, rows

@@ -61,7 +61,8 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Return, for each peer, (positions in `rows` of the rows that the peer has as halo, these rows' positions in the peer's list).
+        """Return for each rank (positions in `rows`, positions in the rank's list) of those local `rows` that the rank has as halo. A
+        rank's list has all of this rank's rows that it has as halo.
 
         Parameters
         ----------
@@ -157,9 +158,10 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return for each rank (positions in its list, None, values) of those `rows`, with values `h`, that it has as halo.
+        """Return for each rank (positions in its halo list, None, values) of those `rows` that it has as halo. `h` has the values of
+        `rows`; `asked` is not used, because peers request nothing.
 
-        At most `limit` rows are drawn for each rank. `asked` is ignored, because peers request nothing.
+        At most `limit` rows are drawn for each rank.
         """
         messages: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
@@ -204,7 +206,8 @@ class DemandPush:
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Store `h`, the values of `rows` in `step`; return for each rank the rows it `asked` for: (positions in its list, steps, rows).
+        """Store `h`, the values of `rows` that `step` computed. Return for each rank (positions in its halo list, steps that computed
+        the rows, values) of the rows whose positions it `asked` for; None asks for nothing.
 
         Parameters
         ----------
@@ -279,7 +282,8 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Draw at most `limit` rows by `weights`, with hashes of `variates_key` and `ids`; return their (places, slots in a peer's list).
+    """Draw at most `limit` rows (None: take all) with probabilities by `weights`, and random numbers by `variates_key` and the rows'
+    global `ids`. Return the drawn entries of `places` and `slots`, the rows' positions in two lists.
 
     Rows are drawn without replacement: the chosen rows have the smallest -log(u) / weight, where u in (0, 1) is a hash of
     (variates_key, id).

@@ -14,10 +14,12 @@ from sarlite.schedule.transport import Fetch
 
 
 class Mode(Protocol):
-    """Order of fetching and using a layer's remote rows; `str(mode)` is its name."""
+    """Interface of modes: a mode is an order of fetching and using the rows of other ranks; `str(mode)` is its name."""
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank from the rows that ranks need from each other; `prefetch` peers are fetched ahead."""
+        """Return the plan of one rank, its pieces of work in order, from `needs`, the rows that ranks need of each other. `prefetch` is
+        the number of peers to fetch ahead.
+        """
         ...
 
     @property

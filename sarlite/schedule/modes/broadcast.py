@@ -1,4 +1,6 @@
-"""Mode "broadcast": at stage j rank j broadcasts its rows, and all ranks compute their blocks of them (MG-GCN 4.1, 4.3)."""
+"""Mode "broadcast": in stage j rank j broadcasts its rows, and all ranks compute the blocks of edges from these rows (MG-GCN paper,
+sections 4.1 and 4.3).
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -52,7 +54,8 @@ class Broadcast:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank: forward in the order of the broadcasts, with `prefetch` ahead; backward as in mode `sar`.
+        """Return the plan of one rank for the exchange of the rows `needs`: forward in the order of the broadcasts, with rows divided
+        into ranges if `prefetch` is not 0; backward one peer after another, as in mode "sar".
 
         There is a forward piece for each rank that broadcasts and, with `prefetch`, for each range of its rows.
         """
@@ -68,7 +71,9 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own_tile, peer_tiles):
-        """Return the pieces, one for each of n ranges of rows, for the stage when rank `root` broadcasts; the tiles hold their edges."""
+        """Return the list of `n` pieces, one for each range of rows, for the stage when rank `root` broadcasts. Their edges come from
+        `own_tile` and `peer_tiles`, the results of `needs.tiles`.
+        """
         ranges = needs.ranges(root, n)
         if root == needs.rank:
             return [Piece(own_tile.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]

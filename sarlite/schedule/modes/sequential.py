@@ -49,7 +49,9 @@ class Sequential:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank: a piece for each group of peers, forward and backward; `prefetch` does not matter."""
+        """Return the plan of one rank for the exchange of the rows `needs`: a piece of edges for each group of peers, forward and
+        backward. `prefetch` is not used.
+        """
         own_tile, peer_tiles = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
         n = 1 if self.keeps_rows or self.peers_at_once != 1 else n_parts(needs, self.backward_pieces, self.backward_rows)
         parts = [part for piece in peer_tiles for part in piece.cut(n)]
@@ -57,7 +59,8 @@ class Sequential:
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return the number of parts of each peer's rows in backward: about `pieces` parts over all peers, each of at least `rows` rows.
+    """Return the number of parts that each peer's rows are divided into in the backward pass: about `pieces` parts over all peers, each
+    of at least `rows` rows. `needs` has the numbers of rows.
 
     The number is the same on every rank.
     """
