@@ -238,8 +238,7 @@ def quadrature(steps: int) -> Iterator[tuple[float, float]]:
 
 
 def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: list[int] | slice) -> Inputs:
-    """Return a copy of `inputs` whose features of one node type are those of `baseline` in the given `columns`; other columns are
-    unchanged.
+    """Return a copy of `inputs` where the features of one node type have the values of `baseline` in the given `columns`.
 
     Parameters
     ----------

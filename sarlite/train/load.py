@@ -38,7 +38,7 @@ from sarlite.types import Array, JsonDict, Path
 
 
 class Source(NamedTuple):
-    """Options for loading a data set: which data, the parts of it to read, and its division among ranks.
+    """Options for loading a data set: its name, the data to read from it, and its division among ranks.
 
     Attributes
     ----------
@@ -138,7 +138,8 @@ class Shard(NamedTuple):
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
          tick: Callable[[], object] = lambda: None) -> Shard:
-    """Read this rank's rows of the data set `source` and build its graph with `options`: a `Shard`; `tick` is called meanwhile. Collective.
+    """Read this rank's part of the data set `source` and build its graph with the options `options`. Return both as a `Shard`. `scratch` is
+    the folder for temporary files (None: the default), and `tick` is called again and again meanwhile. Collective.
 
     Stored data of a suitable division are read by each rank alone. Otherwise rank 0 reads, generates or divides the data,
     and holds the whole edge list meanwhile.
@@ -178,7 +179,9 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
 
 
 def kind(comm: Communicator, spec: str) -> str:
-    """Return the kind of the data set `spec`: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
+    """Return the kind of the data set with the name `spec`: "plain" for one node type, "relational" for several, or "graphs" for a set of
+    graphs. Collective.
+    """
     def read_kind():
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
@@ -186,8 +189,8 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, data_kind):
-    """Read this rank's part of `source`, data of `data_kind`; return (Shard without a graph, function options -> graph).
-    Collective. `seconds` gets the time of dividing. The exchanges of a relational graph are planned at their first use.
+    """Read this rank's part of `source`; return (its `Shard` without a graph, function that makes the graph from options). `data_kind` is
+    "plain", "relational" or "graphs", and the dict `seconds` gets the time of dividing the data. Collective.
     """
     graphs, stored = data_kind == "graphs" and source.graphs, data_kind != "plain"
     typed = stored and not graphs
@@ -241,7 +244,9 @@ def _read(comm, source, scratch, seconds, data_kind):
 
 
 def _hetero_graph(comm, edges, ids, values, options):
-    """Make the HeteroGraph of this rank's data from CSR `edges` and edge `values` by relation, and `ids` by node type. Collective."""
+    """Make the `HeteroGraph` of this rank's data. `edges` has the CSR arrays of each relation, `values` the edge values of each relation,
+    and `ids` the node ids of each type. Collective.
+    """
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     names = next(iter(values.values()), {})
     arrays = [{relation: arrays_of[name] for relation, arrays_of in values.items() if arrays_of[name] is not None}
@@ -250,7 +255,9 @@ def _hetero_graph(comm, edges, ids, values, options):
 
 
 def _division_arguments(source, scratch, seconds):
-    """Return keyword arguments of `data.divided_data.divided` for the data that `source` describes; it fills `seconds` with times."""
+    """Return the keyword arguments of `data.divided_data.divided` for the data that `source` describes. `scratch` is the folder for
+    temporary files; the dict `seconds` will get the time of dividing.
+    """
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -264,7 +271,9 @@ def _reads_labels(source):
 
 
 def _shard(comm, source, dataset, rows, memory, part, edges):
-    """Make this rank's Shard, without a graph: `rows`, the counter `memory`, and a summary of the data and their division. Collective."""
+    """Make this rank's `Shard`, without its graph, from `rows` and the memory counter `memory`. Its summary of the data and their division
+    is computed from `dataset`, `part` and the CSR `edges`. Collective.
+    """
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
     n_rows = sum(nodes.n_rows for nodes in part.nodes.values())
@@ -281,8 +290,8 @@ def _shard(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut: int) -> dict[str, Any]:
-    """Return a dict of all ranks' numbers of nodes, edges and training nodes (mask `train`), imbalance and cut edges. Collective.
-    The result is the dict that `structure.partition.measures` returns.
+    """Return a dict about the division of the data, from each rank's numbers of rows, edges, training rows (mask `train`) and cut edges:
+    the numbers of all ranks, and the imbalance. Collective.
     """
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")
@@ -290,9 +299,8 @@ def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut
 
 
 def _lockstep_warning(comm: Communicator, options: Options, summary: JsonDict) -> str | None:
-    """Return a warning if, by `summary`, ranks must wait for one another because their blocks of edges are uneven; else None.
-    Some modes work in rounds, and each round takes as long as the largest block of any rank. `summary` tells how the data were
-    divided.
+    """Return a warning if the mode in `options` makes ranks wait for the largest block of edges in each round, and the blocks are uneven by
+    the division in `summary`; else None.
     """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
@@ -320,7 +328,9 @@ def memory_from_here(comm: Communicator) -> Memory:
 
 
 def widths(rows: OwnedRows) -> Any:
-    """Return the model's argument `n_in`: the number of features or, for relational data, a dict of them by node type."""
+    """Return the model's argument `n_in`: the number of feature columns in `rows` or, for relational data, a dict of the numbers by node
+    type.
+    """
     x = rows.features
     return {name: rows_of_type.shape[1] for name, rows_of_type in x.items()} if isinstance(x, dict) else x.shape[1]
 

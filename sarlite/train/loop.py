@@ -42,10 +42,10 @@ RowChoice = ArrayLike | slice
 
 
 class Counter(Protocol):
-    """Protocol of an object, such as a metric, that counts rows of a split batch by batch."""
+    """Protocol of an object, such as a metric, that counts the rows of a split, one batch after another."""
 
     def add(self, output: Array, labels: Array) -> None:
-        """Count rows, given the model's output and the label of each."""
+        """Count the rows of a batch, given the model's output for the rows and their labels."""
         ...
 
 
@@ -211,7 +211,8 @@ class Trainer:
                         "trainer, {}); checkpoint.restore_state puts the state into another Trainer")
 
     def step(self, epoch: int | None = None) -> float:
-        """Take the next optimizer step or, unless `epoch` is None, the first step of this epoch; return its loss. Collective.
+        """Take one optimizer step and return its loss: the next step if `epoch` is None, otherwise the first step of the epoch with this
+        number, from 0. Collective.
 
         Parameters
         ----------
@@ -261,7 +262,8 @@ class Trainer:
         return self._step(batch, time.perf_counter())
 
     def epoch(self, epoch: int, on_step: Callable[[int, float], object] = lambda done, loss: None) -> float:
-        """Train the epoch with this number, from 0, and return its loss; on_step(n_steps_done, loss) follows each step. Collective.
+        """Train the epoch with the number `epoch`, counted from 0, and return its mean loss. `on_step` is called after each step as
+        on_step(n_steps_done, loss). Collective.
 
         Parameters
         ----------
@@ -310,7 +312,8 @@ class Trainer:
 
     def fit(self, epochs: int, *, patience: int | None = None, eval_every: int = 1,
             callbacks: Sequence[Callable[[JsonDict], object]] = ()) -> Best:
-        """Train until `epochs` epochs are done in total, or `patience` epochs bring no better one; return the best epoch. Collective.
+        """Train until `epochs` epochs are done in total, and return the best epoch. Training ends early if `patience` epochs in a row bring
+        no better one; None means never. `callbacks` are called with each epoch's record. Collective.
 
         Epochs before the call count. Training that diverges ends with a RuntimeWarning on rank 0; the model then has
         the best epoch's parameters.
@@ -374,15 +377,17 @@ class Trainer:
                    on_divergence=on_divergence)
 
     def _begin(self, step):
-        """Start to read batches at the global step `step`, up to the end of its epoch, and count on from this step."""
+        """Make an iterator over the training batches from the global step `step` to the end of its epoch, and set the number of the next
+        step to `step`.
+        """
         if self._remaining is not None:
             self._remaining.close()  # ends the sampling thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step
         self._remaining = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
-        """Take one optimizer step on a batch, which this rank has waited for since time `begin`; return the loss over all ranks.
-        Append this rank's own seconds to `own_seconds`.
+        """Take one optimizer step on a batch and return the loss over all ranks. `begin` is the time when this rank began to wait for the
+        batch. The rank's own seconds are appended to `own_seconds`.
         """
         step, compute_begin = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
@@ -392,7 +397,8 @@ class Trainer:
         return loss
 
     def evaluate(self) -> Scores:
-        """Return a dict with the metric of each split, such as "val_accuracy", and "val_loss", over the rows of all ranks. Collective.
+        """Return a dict with the task's metric of each split, such as "val_accuracy", and with "val_loss", computed over the rows of all
+        ranks. Collective.
 
         Returns
         -------
@@ -431,7 +437,8 @@ class Trainer:
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
     def score(self, metrics: Mapping[str, Counter | None]) -> float:
-        """Evaluate the model; add outputs and labels to each split's metric; return this rank's share of the validation loss. Collective.
+        """Evaluate the model, and add outputs and labels of each split's rows to the object that `metrics` has for the split (None: skip
+        it). Return this rank's share of the validation loss. Collective.
 
         Parameters
         ----------
@@ -472,7 +479,7 @@ class Trainer:
         return loss
 
     def _split_rows(self, batch):
-        """Return {split: indices of the rows of the batch's output that belong to the split}."""
+        """Return {split: row numbers in the output of `batch`} for the rows that belong to each split."""
         if batch.outputs is None:
             return self.rows
         split_rows, numbers = {}, np.arange(len(batch.outputs))
@@ -521,8 +528,8 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return (its output, array for metrics). `exact` asks for exact batch-norm
-        moments. Exact moments are used only after training on sampled batches, in an evaluation of the full graph.
+        """Run the model on a batch in evaluation mode; return (its output, array for metrics). If `exact`, a model trained on sampled
+        batches computes the batch-norm moments anew from the full graph.
         """
         self.model.eval()
 
@@ -535,7 +542,8 @@ class Trainer:
         return output, judged
 
     def counted(self) -> dict[str, object]:
-        """Return statistics of the batches by name, such as the number of steps and the hit rates of caches. Collective.
+        """Return statistics of the batches by name, such as the number of steps and the hit rates of caches; {} for full-batch training.
+        Collective.
 
         Returns
         -------
@@ -566,7 +574,7 @@ class Trainer:
 
 
 def source_of(batches: Loader | Batch | FullBatch) -> Any:
-    """Return a loader unchanged; wrap a single batch as a source that yields the batch in each epoch."""
+    """Return a loader unchanged. Wrap a single batch in a source of batches that yields it once in each epoch."""
     return FixedBatch(batches) if isinstance(batches, (Batch, FullBatch)) else batches
 
 

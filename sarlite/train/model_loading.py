@@ -86,7 +86,9 @@ def model_class(spec: str) -> type[nn.Module]:
 
 
 class Fanouts(Protocol):
-    """Protocol of options for minibatches that matter for a model: fan-outs by layer, sampler, and recency of edges."""
+    """Protocol of the options for minibatches that matter for a model: fan-outs (numbers of sampled neighbours) by layer, sampler, and unit
+    of recency of edges.
+    """
 
     @property
     def fanouts(self) -> Sequence[int]: ...
@@ -119,7 +121,8 @@ class ModelSpec(NamedTuple):
 
 def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
                batches: Fanouts | None = None) -> nn.Module:
-    """Make the model of `spec` with `n_in` features and `n_out` outputs, for minibatches by `batches` if any; try a user's class first.
+    """Make the model of `spec` with `n_in` features and `n_out` outputs for this rank's `graph`, whose edge features it may use. `batches`
+    are the options of its minibatches, None for the full graph. A user's class is tried on a small graph.
 
     A class from a file is tried on a small graph.
 
@@ -174,7 +177,9 @@ def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: 
 
 
 def _edge_width(graph: Graph | NodeType | None, batches: Fanouts | None) -> int | None:
-    """Return the number of edge features that a model sees, one more if `batches` adds the age of edges; None without features."""
+    """Return the number of edge features that a model gets: the columns of `graph`, and one more if the options `batches` add the age of
+    edges. None if there are none.
+    """
     if not isinstance(graph, Graph):
         return None
     features, recency = graph.edge_features, batches is not None and batches.edge_recency
@@ -213,7 +218,8 @@ def first_layer(model: nn.Module) -> set[str]:
 
 
 def _try(model, spec, n_in, n_out, part, batches):
-    """Run a new model once on three nodes, in a minibatch if `batches` is not None, to check its output; restore its state.
+    """Run a new model of the options `spec` on a graph with three nodes, check that its output has `n_out` columns, and restore its state.
+    `part` has the edge values to imitate; `batches` are options for minibatches (None: the full graph).
 
     Raises
     ------

@@ -18,7 +18,7 @@ from sarlite.types import Array
 
 
 class NodeRowTable(NamedTuple):
-    """Table with a row for each node of one type, of which an instance has the rows that belong to this rank.
+    """Table with one row for each node of one type. An instance holds the rows that this rank owns, and their ids.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class NodeRowTable(NamedTuple):
 
 
 class _InEdges(NamedTuple):
-    """Edges of one relation: ids of sources and destinations, mask of added self loops, and edge values."""
+    """Edges of one relation: global ids of sources and destinations, mask of self loops that were added to the data, and edge values."""
 
     src: Array
     dst: Array
@@ -54,7 +54,8 @@ class _InEdges(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Limit for the edges of a neighbourhood: the latest time of edges and of their sources, and their number per destination.
+    """Limit for the edges of a neighbourhood. It excludes edges and source nodes later than a time, and limits the number of in-edges of a
+    node.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Moment(NamedTuple):
 
 
 class Neighborhood(NamedTuple):
-    """In-neighbourhood of one node: the nodes from which the node is reached in some hops, and the edges on these paths.
+    """In-neighbourhood of one node: all nodes that have a path of at most a given number of edges to it, and the edges of these paths.
 
     Attributes
     ----------
@@ -99,7 +100,8 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return masks, by relation, of edges whose removal may change the central node's output in a model of `hops` layers.
+        """Return a mask of the edges of each relation whose removal may change the output of a model with `hops` layers for the node that
+        the neighbourhood belongs to.
 
         Returns
         -------
@@ -143,7 +145,8 @@ class Neighborhoods:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
     def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
-        """Return, on every rank, the neighbourhood of a node: nodes up to `hops` hops away, and edges not after `moment`. Collective.
+        """Return, on every rank, the in-neighbourhood of the node with global id `node`: the nodes that reach it over at most `hops` edges.
+        `moment` limits edges by time; None takes all. Collective.
 
         The edges are the in-edges of the nodes that are fewer than `hops` hops away.
 
@@ -187,8 +190,8 @@ class Neighborhoods:
             relation: _InEdges.joined(parts or [_edges_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
     def _edges_until(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the edges not later than `moment.time`, only the `moment.most` latest into each node, and all added self loops.
-        `moment.most` below 0 takes all edges. Collective.
+        """Return the items of `edges`, of one relation, that are not later than `moment.time`: of each node's in-edges the `moment.most`
+        latest, or all if it is below 0. Added self loops are always included. Collective.
         """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
@@ -202,7 +205,8 @@ class Neighborhoods:
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
     def _gather_rows(self, table: NodeRowTable, wanted_ids: Array) -> Array:
-        """Return the table's rows of the nodes with the ascending global ids `wanted_ids`, from all ranks. Collective."""
+        """Return the rows of `table`, from all ranks, of the nodes with the ascending global ids `wanted_ids`, in this order. Collective.
+        """
         local_rows = np.flatnonzero(np.isin(table.ids, wanted_ids))
         parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))
         rows = np.empty((len(wanted_ids), *table.rows.shape[1:]), table.rows.dtype)
@@ -211,7 +215,9 @@ class Neighborhoods:
         return rows
 
     def _neighborhood(self, node_type, node, ids, distances, rows, edges):
-        """Build the Neighborhood of `node`, a global id, from gathered node ids, their distances in hops, rows, and edges."""
+        """Make the `Neighborhood` of the node with global id `node`. By node type, `ids` are the ascending ids of its nodes and `distances`
+        their distances in hops; `rows` are gathered by table and `edges` by relation.
+        """
         ends, in_order = {}, {}
         for relation, edges_of in edges.items():
             edges_of = edges_of.at(np.lexsort((edges_of.src, edges_of.dst)))
@@ -236,7 +242,7 @@ class Neighborhoods:
 
 
 def _in_edges(graph: LayerGraph) -> _InEdges:
-    """Return this rank's edges of a graph, or of one relation of a graph, sorted by destination."""
+    """Return the edges of `graph`, which has one relation, into this rank's rows, sorted by destination."""
     rows = in_edge_order(np.repeat(np.arange(graph.n_dst), graph.in_degrees), graph.edges_of(graph.plan.local).numbers)
     src, dst = graph.edge_src_ids, graph.dst_ids[rows]
     added = np.zeros(len(src), bool) if graph.added_loops is None else graph.added_loops[rows] & (src == dst)
@@ -245,7 +251,9 @@ def _in_edges(graph: LayerGraph) -> _InEdges:
 
 
 def _edges_into(edges: _InEdges, node_ids: Array | None) -> _InEdges:
-    """Return the edges into nodes with the global ids `node_ids`, of `edges` that are sorted by destination; None: no edges."""
+    """Return the edges whose destination is one of `node_ids`, which are global ids; no edges if it is None. `edges` are sorted by
+    destination.
+    """
     if node_ids is None or not len(node_ids):
         return edges.at(np.empty(0, np.int64))
     low, high = (np.searchsorted(edges.dst, node_ids, side) for side in ("left", "right"))

@@ -19,7 +19,8 @@ from sarlite.types import Array, JsonDict
 
 def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
             rule: ThresholdRule = HALF) -> JsonDict:
-    """Evaluate the best model once more; return dicts by split of counts, calibration and, by `rule`, a decision threshold. Collective.
+    """Evaluate the best model once more for the report page; return a dict of counts, calibration and, unless `rule` is the threshold 0.5,
+    the decision threshold that `rule` selects, by split. `names` are class names, if any. Collective.
 
     Parameters
     ----------
@@ -76,7 +77,8 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
 
 @contextmanager
 def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
-    """Return a context inside which the trainer's model has the best epoch's parameters; afterwards it has its own again."""
+    """Return a context that gives the trainer's model the parameters of the best epoch. At its end the model gets its own parameters back.
+    """
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)
@@ -87,7 +89,7 @@ def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
 
 
 class _Collector(Metric):
-    """Metric of one split that passes each batch on to other metrics and counts, so that one evaluation computes all."""
+    """Metric of one split that passes each batch on to several metrics and counters, so that one evaluation is enough for all."""
 
     def __init__(self, counts: OutcomeCounts | None, of_classes: bool, form: str, positive: int) -> None:
         self.positive = positive
@@ -105,7 +107,7 @@ class _Collector(Metric):
             self.rows.append(scores_of(output, labels, self.positive))
 
     def scores(self) -> tuple[Array, Array]:
-        """Return (scores of this rank's rows, mask of the scores with a positive label), both (n, k)."""
+        """Return (scores of this rank's rows, mask of the scores that belong to a positive row or label), both (n, k)."""
         scores, positive = zip(*self.rows)
         return np.concatenate(scores), np.concatenate(positive)
 
@@ -119,8 +121,8 @@ def _sums(comm: Communicator, metric: Metric) -> list[int] | list[list[int]]:
 
 
 def _threshold(comm: Communicator, splits: dict[str, "_Collector"], rule: ThresholdRule) -> dict[str, object]:
-    """Choose a decision threshold for each label by `rule`; return them, with precision, recall and F1 of each split, as a dict.
-    The threshold is 0.5 for a label for which the rule finds none. Collective.
+    """Return a dict with the decision threshold of each label that `rule` chooses (0.5 if it finds none) and, by split, precision, recall
+    and F1 at these thresholds. `splits` has the scores of each split. Collective.
     """
     columns = zip(*(array.T for array in splits["val" if "val" in splits else "train"].scores()))
     chosen = [choose_threshold(rule, comm, *column) for column in columns]

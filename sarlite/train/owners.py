@@ -14,7 +14,8 @@ PIECE_BYTES = 1 << 21
 
 
 class Attempts:
-    """Runner of functions on rank 0 that stores the first error, to raise it later on all ranks together.
+    """Runner of functions on rank 0 that remembers the first error instead of raising it, so that messages to other ranks go on. `end`
+    raises it on all ranks.
 
     Rank 0 sends messages between its actions, and other ranks wait for these. So a failure is stored, later actions are
     skipped, and `end` raises the failure on every rank.
@@ -37,7 +38,9 @@ class Attempts:
         self._comm, self._error = comm, None
 
     def __call__(self, action: Callable[[], Any]) -> Any:
-        """Call the function `action` on rank 0 and return its result; return None on other ranks, and after a failure."""
+        """Call the function `action` on rank 0 and return its result. Return None on other ranks, and if this or an earlier action has
+        failed.
+        """
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()
@@ -51,7 +54,8 @@ class Attempts:
 
 
 class Owners:
-    """Map between the rows of all ranks, in the order of their ids, and the ranks that own the rows. Methods are collective.
+    """Map from the rows of all ranks, sorted by id, to the ranks that own them. It moves rows between their owners and rank 0. Methods are
+    collective.
 
     Construction is collective, too.
 
@@ -108,8 +112,9 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows: Array) -> list[tuple[int, int, list[int]]]:
-        """Divide all ranks' rows, by id, into ranges; return (low, high, sizes) of each: local rows low .. high - 1, and sizes by
-        rank. Collective. This rank's rows are in the order of their ids. `rows` tells the bytes of a row.
+        """Divide the rows of all ranks, sorted by id, into ranges of limited size. Return (low, high, sizes) of each range: this rank's
+        rows, sorted by id, from low to high - 1, and the number of rows of each rank. Only the size in bytes of one of `rows` is used.
+        Collective.
         """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
@@ -129,7 +134,8 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in arrays of bounded size, on rank 0; yield None on other ranks.
+        """Yield the rows of all ranks by ascending id in several arrays on rank 0, and None as often on other ranks. `rows` are this rank's
+        rows, in the order of its ids.
 
         Parameters
         ----------
@@ -147,7 +153,8 @@ class Owners:
             yield None if gathered is None else gathered[np.argsort(ids)]
 
     def scatter(self, stored, rows):
-        """Fill `rows` with this rank's rows of `stored`, a checkpoint's tensor, which rank 0 reads and sends. Collective.
+        """Copy this rank's rows of `stored`, a tensor of a checkpoint that rank 0 reads and sends, into `rows`. `stored` is None on other
+        ranks. Collective.
 
         Parameters
         ----------
@@ -170,7 +177,8 @@ class Owners:
         attempt.end()
 
     def check(self, stored):
-        """Raise an error on every rank unless `stored`, the ids in a checkpoint, are exactly the ids of all ranks' rows. Collective.
+        """Raise an error on every rank unless `stored`, the ids in a checkpoint, are exactly the ids of all ranks' rows. `stored` is None
+        on ranks other than 0. Collective.
 
         Parameters
         ----------
@@ -196,7 +204,9 @@ class Owners:
                                   "one int64 a row")
 
     def _check_piece(self, stored: Any, begin: int, last: int | None, ids: Array) -> int:
-        """Raise CheckpointError unless ids `stored` in a checkpoint from position `begin` on are `ids`, above `last`; return ids[-1]."""
+        """Check that the checkpoint's ids `stored` from position `begin` on equal `ids`, which follow the id `last` (None: no id); raise a
+        CheckpointError otherwise. Return ids[-1].
+        """
         stored_ids = self._read_ids(stored, begin, begin + len(ids), last)
         n = len(stored_ids)
         odd = np.flatnonzero(stored_ids != ids[:n])
@@ -208,20 +218,26 @@ class Owners:
         return ids[-1]
 
     def _check_end(self, stored: Any, begin: int, last: int | None) -> None:
-        """Raise CheckpointError if `stored` has ids at position `begin` or later; `last` is the id before."""
+        """Raise a CheckpointError if the checkpoint's ids `stored` go on at position `begin`, after all ids of the ranks. `last` is the id
+        at position begin - 1, None for the beginning.
+        """
         if stored is not None and begin < stored.shape[0]:
             (more,) = self._read_ids(stored, begin, begin + 1, last)
             raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
     def _read_ids(self, stored: Any, begin: int, end: int, last: int | None) -> Array:
-        """Return ids `stored` in a checkpoint, positions begin .. end - 1; raise CheckpointError unless they ascend and exceed `last`."""
+        """Return the checkpoint's ids `stored` at positions begin .. end - 1. Raise a CheckpointError unless they ascend and the first is
+        above `last`, the id before; None means no id before.
+        """
         stored_ids = np.empty(0, np.int64) if stored is None else stored.rows(begin, end)
         if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
         return stored_ids
 
     def _collect(self, local_rows: Array, sizes: Sequence[int]) -> Array | None:
-        """Gather local rows, sizes[r] rows of rank r, on rank 0 and return them in rank order; return None on other ranks."""
+        """Gather sizes[r] local rows from each rank r. Return all rows in the order of the ranks on rank 0, and None on other ranks.
+        Collective.
+        """
         if self.comm.rank:
             if len(local_rows):
                 self.comm.start_send(np.ascontiguousarray(local_rows), 0).wait()
@@ -235,8 +251,8 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids: Any, piece: Array | None, sizes: Sequence[int], like: Array) -> Array:
-        """Send rows `piece`, ordered by id, from rank 0 to their owners, sizes[r] rows to rank r; return this rank's rows.
-        Collective. The returned rows are by ascending id, in the dtype of `like`.
+        """Send the rows of `piece`, on rank 0 sorted by id, to their owners: sizes[r] rows to rank r. Return this rank's rows by ascending
+        id; `like` is an array with their dtype and row shape. Collective.
 
         On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
         `piece` is None, and the returned values are arbitrary.

@@ -1,4 +1,4 @@
-"""Requests for predictions of nodes or pairs, which files list, and the files that the predictions are written to."""
+"""Requests for predictions of nodes or node pairs that a file lists, and the files that the predictions are written to."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -50,7 +50,8 @@ class OutputFiles(Protocol):
 
 
 class PredictionRequest(NamedTuple):
-    """The predictions that this rank computes: of nodes that the rank owns, or of pairs whose sources the rank owns.
+    """Nodes or node pairs to predict, listed in a file. An instance holds those that this rank computes: its own nodes, or the pairs whose
+    source it owns.
 
     Attributes
     ----------
@@ -77,7 +78,8 @@ class PredictionRequest(NamedTuple):
     per_link: int | None = None
 
     def metrics(self, comm: Communicator, scores: Array) -> dict[str, float]:
-        """Return {metric: value} as OGB's evaluators do, from `scores` of this rank's links and their negatives. Collective.
+        """Return {metric: value} as the evaluators of OGB compute them, over all ranks. `scores` has the scores of this rank's links,
+        followed by the scores of their negatives. Collective.
 
         Parameters
         ----------
@@ -108,7 +110,8 @@ class PredictionRequest(NamedTuple):
 
 
 def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_once: int) -> PredictionRequest:
-    """Return the request for this rank's nodes of type `end` in `file` (None: all), which rank 0 reads and sends `at_once` at a time.
+    """Return a `PredictionRequest` for the nodes of type `end` that `file` lists, all of them if it is None. Rank 0 reads the file and
+    sends `at_once` ids at a time; each rank keeps its own nodes. Collective.
 
     Collective.
 
@@ -141,7 +144,7 @@ def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_o
 
 
 def _read_nodes(file: str, end: Ends) -> Array:
-    """Return the nodes of the type `end` that a file lists, as ids within the type, (n,) int64."""
+    """Return the ids, within the node type `end`, of the nodes that a file lists, (n,) int64."""
     if end.names is not None and Path(file).suffix != ".npy":
         return end.names.read(file, "nodes")
     entries = textfile.read(file, "nodes", np.int64)
@@ -156,7 +159,8 @@ def _read_nodes(file: str, end: Ends) -> Array:
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return the request for this rank's pairs in `file`, and negatives if `with_negatives`; rank 0 sends `at_once` at a time. Collective.
+    """Return a `PredictionRequest` for the node pairs that `file` lists, whose relations are those in `of`, with its negatives if
+    `with_negatives`. Rank 0 reads the file and sends `at_once` pairs at a time; each rank keeps the pairs whose source it owns. Collective.
 
     A pair belongs to the rank that owns its source.
 
@@ -204,10 +208,8 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: i
 
 def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Send rank 0's n rows, get_rows(slice), to all ranks; keep rows whose first number is in `ids`: return (positions, indices, rows).
-
-    Collective. `get_rows` is None on other ranks. `at_once` rows are sent at a time. Return three arrays: the positions
-    of this rank's rows, the index of each first number in `ids`, and the rows, (k, width).
+    """Send the n rows of rank 0, get_rows(slice) with `width` columns, to all ranks, `at_once` at a time. Keep those whose column 0 is one
+    of this rank's `ids`; return (positions among the n rows, indices into `ids`, the rows). Collective.
     """
     order = np.argsort(ids, kind="stable")
     ascending = np.asarray(ids)[order]
@@ -224,7 +226,8 @@ def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: 
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the output paths for targets of the kind `form`: labels and probabilities for classes or labels as .npy, else `config.out`.
+    """Return the paths of the output files for targets of the kind `form`, such as "classify". For classes and labels as .npy these are
+    two, of labels and of probabilities, otherwise only `config.out`.
 
     Parameters
     ----------
@@ -239,7 +242,9 @@ def paths(config: OutputFiles, form: str) -> list[str]:
 
 
 def check_paths(config: OutputFiles, form: str) -> None:
-    """Raise a ConfigError if this rank cannot write an output file of predictions for targets of the kind `form`."""
+    """Raise a ConfigError if this rank cannot write one of the output files. `form` is the kind of targets, such as "classify", and
+    `config` has the options about output.
+    """
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             check_writable(path)
@@ -247,7 +252,8 @@ def check_paths(config: OutputFiles, form: str) -> None:
 
 def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
-    """Write this rank's predictions `arrays` of `wanted` nodes or pairs, whose targets are of the kind `form`, to `config.out`. Collective.
+    """Write the predictions of all ranks to the output files of `config`. `arrays` has this rank's predictions for the nodes or pairs in
+    `wanted`, `form` the kind of targets, and `of` the names of nodes. Collective.
 
     Parameters
     ----------
@@ -277,8 +283,8 @@ def write(comm: Communicator, config: OutputFiles, form: str, wanted: Prediction
 
 
 def _write_table(comm, config, form, wanted, arrays, of, class_names):
-    """Write predictions as one table, with the arguments of `write`: rank 0 joins arrays that all ranks write to a folder.
-    Collective. The arrays are .npy files in a private folder.
+    """Write the predictions of all ranks to `config.out` as one table. Each rank writes its `arrays` for the nodes or pairs in `wanted` to
+    .npy files in a private folder, and rank 0 joins them. `of` has the names of nodes. Collective.
     """
     with ExitStack() as held:
         private_folder = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -303,8 +309,8 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
 
 
 def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: int) -> list[Any]:
-    """Return the name columns of table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and
-    destinations. `ids` are the nodes or pairs of all rows; None means all nodes.
+    """Return the columns of names for the table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and
+    destinations. `ids` has the nodes or pairs of all rows; None means all nodes. `of` has the names.
     """
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
@@ -320,14 +326,14 @@ def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: 
 
 
 def _names_of(ids: Array, end: Ends) -> Any:
-    """Return the names of the nodes `ids` of the type `end`, or `ids` if the nodes have no names."""
+    """Return the names of the nodes with these `ids` within the node type `end`; return `ids` if the nodes have no names."""
     return end.names.of(ids) if end.names else ids
 
 
 def _pairs_of_lists(heads: Array, tails: Array, scores: Array) -> tuple[Array, None, Array]:
-    """Flatten lists of destinations, `tails` and `scores`, (n, k), of n heads; return (pairs, None, scores), a row per
-    destination. `heads` are (head, relation number), (n, 2), and pairs are (head, destination, relation number). None takes the
-    place of labels.
+    """Return (pairs, None, scores) with a row for each of the k destinations listed for each of n heads. `heads` are (head, relation
+    index), (n, 2), `tails` and `scores` are (n, k), and pairs are (head, destination, relation index). None stands for labels, which pairs
+    lack.
     """
     is_listed = tails != NOBODY
     heads = np.repeat(heads, np.count_nonzero(is_listed, 1), axis=0)

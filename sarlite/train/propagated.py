@@ -29,7 +29,9 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: features or, if it has `powers`, propagated ones, stored in `folder` if given. Collective.
+    """Return the model's input rows for this rank's data `part`: the features or, if the model has an attribute `powers`, features that
+    were propagated once. `folder` stores the propagated ones (None: nowhere), with `data`, the data's identity; `verify` checks them.
+    Collective.
 
     A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features. S is the
     normalized adjacency matrix D^-1/2 A D^-1/2.
@@ -77,7 +79,9 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
 
 
 def _hops(graph, features, powers):
-    """Yield (k, S^k X) for k = 1, 2, ... up to the largest of `powers`; X are the features, S the adjacency matrix. Collective."""
+    """Yield (k, S^k X) for k = 1, 2, ..., max(powers), where X are the features of this rank's rows and S is the normalized adjacency
+    matrix. Collective.
+    """
     propagation, h = Propagation(graph, "sym"), features
     for k in range(1, max(powers) + 1):
         with graph.profile.span(f"hop {k}"), graph.profile.phase("propagation"):
@@ -97,7 +101,9 @@ def _joined(hops, x, powers):
 
 
 def _write(comm, folder, facts, graph, features, powers):
-    """Compute propagated features for `powers` and write them, described by `facts`, to a new folder, whole or not at all. Collective."""
+    """Compute the propagated features S^k X for each k in `powers` and write them to a new folder, all files or none. `facts` describe the
+    data, for comparison when the folder is read. Collective.
+    """
     with contextlib.ExitStack() as held:
         written = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
         for k, h in _hops(graph, features, powers):
@@ -128,8 +134,8 @@ def _record(path):
 
 
 def _read(comm, folder, facts, graph, x, powers, verify):
-    """Read this rank's propagated features for `powers` from a folder, whose meta.json must have the same `facts`. Collective.
-    `verify` compares the SHA-256 of each file.
+    """Return this rank's propagated features for `powers`, side by side, from a folder whose description must equal `facts`. `x` gives the
+    width and dtype. If `verify`, the SHA-256 of each file is checked. Collective.
     """
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
 
@@ -171,7 +177,7 @@ def _read_meta(folder, facts, powers):
 
 
 def _check(path: Path, meta: JsonDict) -> None:
-    """Raise a DataError that names the file `path` if a field of its contents `meta` is missing or has the wrong type."""
+    """Raise a DataError that names the file `path` if a field of `meta`, the file's parsed JSON, is missing or has the wrong type."""
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
             raise DataError(f"{path}: {name}: expected {kind.__name__}, found {meta.get(name)!r}")

@@ -1,4 +1,4 @@
-"""Keys of learned rows, made from the names of the nodes, and the rows of a checkpoint that have the same keys.
+"""Keys of learned rows: hashes of the names of nodes, which find the rows of the same nodes in a checkpoint of other data.
 
 A key is the 16-byte BLAKE2b hash of a node's name in UTF-8, stored as two uint64.
 """
@@ -24,7 +24,8 @@ _AT_ONCE = 1 << 16  # number of names in memory
 
 
 def row_keys(model: Module, graph: NodeRows | GraphSet | LinkGraph, names: Mapping[str, Names]) -> dict[str, Array]:
-    """Return {parameter: (n_local, 2) hashes of node names}, keys of the rows of parameters that are divided by rows. Collective.
+    """Return {parameter: (n_local, 2) uint64}, the keys of the rows of each parameter that has a row for each node. A key is a hash of the
+    node's name; parameters whose nodes have no names are left out. Collective.
 
     Parameters whose nodes have no names are left out, and so are parameters with an id that is not a node.
 
@@ -60,7 +61,8 @@ def _keys(ids, names):
 
 
 class KeyedRows:
-    """Map from this rank's rows to the rows of a checkpoint with the same keys, hashes of node names. Methods are collective.
+    """Map from this rank's rows to the rows of a checkpoint that have the same keys, which are hashes of node names. Methods are
+    collective.
 
     Construction is collective, too.
 
@@ -110,7 +112,8 @@ class KeyedRows:
         self.n_here, self.n_missing = comm.allreduce(np.array([len(keys), np.count_nonzero(self._stored_row < 0)])).tolist()
 
     def scatter(self, stored: Stored | None, rows: Array) -> None:
-        """Fill this rank's `rows` with the rows of `stored`, a checkpoint's tensor on rank 0, that have the same keys. Collective.
+        """Fill this rank's `rows` with the checkpoint's rows that have the same keys; a row without one gets the mean of all rows in the
+        checkpoint. `stored` is the checkpoint's tensor on rank 0, None on others. Collective.
 
         A row that the checkpoint lacks gets the mean of all rows of the checkpoint, which is summed in float64 in the
         order of the file, so that the number of ranks does not matter.
@@ -136,7 +139,9 @@ class KeyedRows:
         rows[self._stored_row < 0] = total / max(self.n, 1)
 
     def _pieces(self, stored, dtype, shape):
-        """Yield (index of the first row, rows), piece by piece, for rank 0's tensor `stored`, whose rows have `shape`. Collective."""
+        """Yield (index of the first row, some rows) until all rows of the tensor `stored`, which rank 0 reads, were broadcast to all ranks.
+        `dtype` is the dtype of the rows, and `shape` the shape of one row. Collective.
+        """
         attempt, step = Attempts(self.comm), max(1, PIECE_BYTES // (dtype.itemsize * max(1, math.prod(shape))))
         for first in range(0, self.n, step):
             end = min(first + step, self.n)
@@ -146,7 +151,9 @@ class KeyedRows:
 
 
 def _checked_count(stored, name):
-    """Return the number of the checkpoint's keys `stored`; raise a CheckpointError about `name` unless they are two uint64 a row."""
+    """Return the number of keys in `stored`, a checkpoint's tensor; raise a CheckpointError, with `name` as the name of the rows, unless a
+    key is two uint64.
+    """
     if stored.dtype != np.uint64 or stored.shape[1:] != (2,):
         raise CheckpointError(f"{name!r}: the checkpoint's keys are {stored.dtype} {stored.shape}, but must be two "
                               "uint64 a row")

@@ -23,7 +23,7 @@ _PIECE = 1 << 18
 
 
 class PiggybackReduce:
-    """Sums over ranks of a few numbers, such as "a signal has come", that travel with the allreduce of the loss.
+    """Allreduce of the loss that also sums a few other numbers over ranks, such as "a signal has come", without another message.
 
     The ranks thus agree, without another message, on events that only one rank may notice, such as a signal.
 
@@ -40,7 +40,9 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over all ranks, (n,); the same allreduce sums the numbers of `local()`, into `sums`. Collective."""
+        """Return the sums of `numbers` over all ranks, (n,). The same message sums the numbers that `local()` returns, and stores their
+        sums in `sums`. Collective.
+        """
         sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]
@@ -109,7 +111,8 @@ class TrainingStep:
         self.n_steps, self.lr, self.own_seconds = 0, 0.0, 0.0
 
     def __call__(self, batch: TrainingBatch, loss: Loss = ops.cross_entropy) -> float:
-        """Take one optimizer step on a batch and return its loss over all ranks, as `loss` computes it. Collective.
+        """Take one optimizer step on a batch and return the batch's loss over the rows of all ranks. `loss` is a function that returns this
+        rank's share of the loss. Collective.
 
         Parameters
         ----------
@@ -169,7 +172,9 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients of the parameters `flat` so that their common norm is at most `clip_norm`. Collective."""
+        """Scale the gradients of all parameters, which `flat` holds, by one factor so that the norm of all together is at most `clip_norm`.
+        Collective.
+        """
         norm = gradient_norm(self.comm, flat.grad, [group.gradient for group in flat.owned])
         if not np.isfinite(norm):
             raise DivergenceError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower "
@@ -180,7 +185,8 @@ class TrainingStep:
             gradient *= factor
 
     def _forward_and_backward(self, batch, x, loss):
-        """Run the model on input rows x, the loss, and backward; return (this rank's share of the loss, error of `loss` or None).
+        """Run the model on the input rows x of a batch, compute `loss` and all gradients. Return (this rank's share of the loss, None), or
+        (NaN, error) if `loss` raised an error.
 
         After an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
         takes part in the backward pass of all layers, because other ranks wait for its messages. Only the tape refers
@@ -201,7 +207,8 @@ class TrainingStep:
 
 @by_numerics
 def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> float:
-    """Return the Euclidean norm of all gradients together: `replicated`, equal on all ranks, and `owned`, each rank's own. Collective.
+    """Return the Euclidean norm of all gradients as one vector: `replicated`, which are equal on all ranks and count once, and `owned`,
+    which each rank has for its own rows. Collective.
 
     Each rank sums the squares of a part of the replicated gradients, and the allreduce adds the sums of all ranks.
     """
@@ -216,7 +223,8 @@ def _squares(gradient: Array) -> float:
 
 
 def not_finite(x: object, then: str = "", name: str = "x") -> DataError | None:
-    """Return a DataError about the first value of x, called `name`, that is not finite, with the text `then`; None if all are finite.
+    """Return a DataError that names the first value of x that is NaN or infinite, None if all are finite. `name` is the name of x in the
+    message, and `then` a text to add about the consequence.
 
     Parameters
     ----------

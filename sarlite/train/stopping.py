@@ -59,7 +59,8 @@ class Best:
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
-        """Record `epoch` and a copy of `model` if the scores are the best; a `forced` evaluation counts only if no regular one took place.
+        """Replace the best epoch by `epoch`, with a copy of the model's state, if `scores` are better. A `forced` evaluation, which takes
+        place only because training ends, counts only if no regular one took place.
 
         A forced evaluation takes place only because training ends. Without validation rows the last epoch is the best.
         Without a metric the epoch with the lowest validation loss is the best.
@@ -90,7 +91,7 @@ class Best:
 
 
 class Stopping:
-    """Rule for epochs without an improvement: end training, or lower the learning rate.
+    """Rule for epochs that bring no better scores: training ends, or the learning rate is lowered.
 
     Parameters
     ----------
@@ -117,11 +118,12 @@ class Stopping:
         self.patience, self.plateau = None if patience is None else check_int("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
-        """Return True if training ends after `epoch`: if it is `patience` or more epochs after the best one."""
+        """Return True if training must end after `epoch` because `best`, the best epoch so far, is `patience` or more epochs older."""
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Tell the schedule that lowers the learning rate on a plateau that `epoch` was evaluated, and which epoch is the best.
+        """Report the evaluation of `epoch`, and the best epoch so far, to the schedule that lowers the learning rate if scores do not
+        improve. Do nothing without one.
 
         A forced evaluation does not call this method.
         """
@@ -129,10 +131,12 @@ class Stopping:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: JsonObject) -> None:
-        """Restore the state of the learning-rate schedule from a checkpoint's metadata, if present; raise CheckpointError if not valid."""
+        """Restore the state of the learning-rate schedule from the metadata of a checkpoint, if both exist. Raise a CheckpointError if the
+        state is not valid.
+        """
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
 
     def state(self) -> dict[str, object]:
-        """Return the state of the schedule that lowers the learning rate, as entries for a checkpoint's metadata; {} without it."""
+        """Return the state of the learning-rate schedule as entries for a checkpoint's metadata; {} without a schedule."""
         return {} if self.plateau is None else {"plateau": self.plateau.state()}

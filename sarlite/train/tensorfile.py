@@ -36,13 +36,14 @@ class Sized(Protocol):
 
 
 def in_order(tensors: Mapping[str, Sized]) -> list[str]:
-    """Return the names of tensors in their order in a safetensors file: by dtype, then by name."""
+    """Return the names of `tensors` in the order that their values have in a safetensors file: by dtype, then by name."""
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
 
 class TensorWriter:
-    """Writer of one safetensors file: first takes dtypes and shapes of all tensors, then their values, in order.
+    """Writer of one safetensors file. It gets the dtypes and shapes of all tensors at first, and then their values in the order of the
+    file.
 
     Parameters
     ----------
@@ -87,7 +88,8 @@ class TensorWriter:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["TensorWriter"]:
-        """Return a context in whose body `add` writes the file, which is deleted again if `trial`; `new` refuses to replace a file.
+        """Return a context for calls of `add`, which write the file; it appears when the context ends. A `trial` deletes the file again and
+        only tests if the disk has room; `new` refuses to replace a file.
 
         The file appears when the context has ended.
 
@@ -110,7 +112,7 @@ class TensorWriter:
             self._file.write(self.digest.encode())
 
     def add(self, array: Array) -> None:
-        """Append the next tensor, or the next rows of the current tensor, to the file; raise a CheckpointError if writing fails."""
+        """Append `array`, the next tensor or the next rows of the current tensor, to the file. Raise a CheckpointError if writing fails."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         self._hash.update(data)
         with self._named():
@@ -121,7 +123,7 @@ class TensorWriter:
 
 
 def _checksum_offset(header: bytes) -> int:
-    """Return the offset in bytes, from the start of the file, of the 64 digits of the checksum in the `header`."""
+    """Return the position in the file, in bytes, of the 64 hexadecimal digits of the checksum, which are part of the `header`."""
     matches = list(_SUM.finditer(header))
     if len(matches) != 1:
         raise ValueError("the file has no checksum")
@@ -129,7 +131,7 @@ def _checksum_offset(header: bytes) -> int:
 
 
 def _header(file: IO[bytes]) -> tuple[bytes, bytes]:
-    """Return (first 8 bytes of an open safetensors file, which encode the size of the header; the header)."""
+    """Return (the first 8 bytes, the header after them) of an open safetensors file. The first 8 bytes are the size of the header."""
     start = file.read(8)
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
@@ -138,7 +140,8 @@ def _header(file: IO[bytes]) -> tuple[bytes, bytes]:
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file with the SHA-256 that it contains and return this checksum; raise a ValueError if they differ.
+    """Compare the contents of a file with the SHA-256 that is stored in its header; return the SHA-256, or raise a ValueError if they
+    differ.
 
     Parameters
     ----------
@@ -174,7 +177,7 @@ def verify(path: AnyPath | int) -> str:
 
 
 class _Descriptor:
-    """Open file, closed when nothing refers to it; stays readable if another file takes its path."""
+    """Open file that stays readable if another file takes its path, and is closed when no object refers to it."""
 
     def __init__(self, path):
         self.path, self.number = path, os.open(regular(path), os.O_RDONLY)
@@ -182,7 +185,7 @@ class _Descriptor:
 
 
 class Stored:
-    """Tensor in an open safetensors file; `rows` and `read` return its values.
+    """Tensor in an open safetensors file, whose values are read when the methods `rows` and `read` are called.
 
     Attributes
     ----------
@@ -222,7 +225,8 @@ class Stored:
 
 
 def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, Stored], dict[str, str]]:
-    """Open a safetensors file of "format" `form`; return (tensors by name, metadata). `check` compares the file with its checksum.
+    """Open a safetensors file whose metadata must have the entry "format" `form`; return (tensors by name, metadata). If `check`, the
+    contents are compared with the file's checksum.
 
     Parameters
     ----------

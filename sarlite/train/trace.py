@@ -39,7 +39,8 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
 
 @contextmanager
 def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
-    """Return a context that records this rank's spans, named intervals of time, from `profile`, and yields their `Trace`. Collective.
+    """Return a context that records what this rank does as spans (named intervals of time) from `profile`, and that yields their `Trace`.
+    Collective.
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
 
 
 class Spans(Observer):
-    """Observer of the tape that records a span, a named interval of time, for each primitive, forward and backward."""
+    """Observer of the tape that records a span (a named interval of time) for the forward and the backward pass of each primitive
+    operation.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -99,7 +102,9 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
 
 
 def _events(rank, spans):
-    """Return the trace events of one rank, JSON-serializable: names of the process and of its tracks, then the spans."""
+    """Return a list of the trace events of one rank, ready for JSON: the names of its process and its tracks (rows of the timeline), then
+    its spans.
+    """
     names, events, lanes = {1000: TRACKS[0]}, [], defaultdict(list)
     for name, track, begin, end, args in sorted(spans, key=lambda span: (span[2], -span[3])):
         lane = 0 if track == "compute" else _free_track(lanes[track], begin, end)
@@ -114,8 +119,8 @@ def _events(rank, spans):
 
 
 def _free_track(ends: list[int], begin: int, end: int) -> int:
-    """Return the index of the first track that is free at `begin`, as ends[i] <= begin, or of a new one; set ends[i] to `end`.
-    `ends` has the time at which each track becomes free.
+    """Return the index of the first track (row of the timeline) that is free from `begin` on, or of a new one, and set its entry in `ends`
+    to `end`. ends[i] is the time when track i becomes free.
     """
     lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))
     ends[lane : lane + 1] = [end]

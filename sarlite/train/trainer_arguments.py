@@ -16,7 +16,9 @@ from sarlite.train.step import not_finite
 
 
 def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_norm, sources):
-    """Raise a ConfigError if one of these arguments of `Trainer` has the wrong type or does not fit another one."""
+    """Raise a ConfigError if an argument of `Trainer` has the wrong type or does not fit another one. The arguments have their names there;
+    `sources` is {"batches": ..., "scoring": ...}, loaders, batches or None.
+    """
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
                           "__call__(self, graph, h)")
@@ -62,7 +64,8 @@ def check_takes(model, x):
 
 
 def check_numerics(numerics, comm, task, *sources):
-    """Raise a ConfigError unless `numerics` is known; exact numerics must be possible with `task` and the batches of `sources`.
+    """Raise a ConfigError unless `numerics` is "fast", "exact" or an `Exact`. Exact numerics must be possible with the loss of `task` and
+    with `sources`, the sources of batches.
 
     Exact numerics need a task and batches with an exact version. An `Exact` instance must belong to this communicator.
     """
@@ -82,7 +85,9 @@ def check_numerics(numerics, comm, task, *sources):
 
 
 def rows_of(graph, x, labels, task, splits):
-    """Return {split: row numbers}, checked: x, labels and each of `splits` must fit the graph, and labels the task."""
+    """Return {split: this rank's row numbers} from `splits`, masks or row numbers by split. Raise an error unless the input rows x, the
+    labels and the splits fit the graph, and the labels fit the task.
+    """
     nodes = getattr(graph, "nodes", graph)  # the rows of a GraphSet or a LinkGraph are graphs or links
     if isinstance(x, dict) and not isinstance(nodes, NodeType):
         raise ConfigError("x is a dict by node type, but graph is not a node type of a HeteroGraph, such as "
@@ -103,7 +108,9 @@ def rows_of(graph, x, labels, task, splits):
 
 
 def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
-    """Return a loss that first checks the output of the model named `model`, and then computes `loss`."""
+    """Return a loss function that first checks the model's output, which needs `n_classes` columns, and then returns `loss`. `model` is the
+    model's name in errors.
+    """
 
     def share(output, targets, rows, count):
         check_output(output, model, len(targets), n_classes)
@@ -116,7 +123,7 @@ def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
 
 
 def check_output(output, model, n_rows, n_classes):
-    """Raise an error that names the model unless its output is a Tensor of `n_rows` rows and at least `n_classes` columns."""
+    """Raise an error unless `output` is a Tensor of `n_rows` rows and at least `n_classes` columns. The error names the model `model`."""
     if not isinstance(output, Tensor):
         raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
     if output.shape[:1] != (n_rows,):
@@ -128,5 +135,5 @@ def check_output(output, model, n_rows, n_classes):
 
 
 def each_x(x):
-    """Yield (name in error messages, tensor) for the input rows x, or for each entry if x is a dict by node type."""
+    """Yield (name in error messages, Tensor) for the input rows x: one pair, or one for each node type if x is a dict."""
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]
