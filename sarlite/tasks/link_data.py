@@ -186,8 +186,8 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0, times: ArrayLike | None = None) -> Links:
-    """Make `Links` of labelled node pairs. `split` has the split code of each pair (0 train, 1 val, 2 test); if it is None, random shares
-    `val` and `test` of the pairs are for validation and test. Collective.
+    """Make `Links` of the labelled (source, destination) id pairs `pairs`, whose `labels` are the targets. `split` has the split code of
+    each pair (0 train, 1 val, 2 test); if it is None, random shares `val` and `test` of the pairs are for validation and test. Collective.
 
     Messages pass along all edges of the graph.
 
@@ -302,7 +302,7 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
     """Return the graph of `of` without the edges that join validation or test links, as an encoder may use it. The links are those that
     `split_links` chooses with the same arguments. Collective.
 
-    Messages pass along its edges. The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
+    The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
     Parameters
     ----------
@@ -321,8 +321,6 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
     """Return for each relation in `of` a sorted array with the key, local head row * n_nodes + tail id, of each link whose head this rank
     owns. The links are those that `split_links` makes with the same arguments. Collective.
-
-    Only links whose heads are this rank's are included. Collective.
 
     Parameters
     ----------

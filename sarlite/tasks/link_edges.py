@@ -221,8 +221,6 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
     """Make links of this rank's edges and of the (source id, destination id) pairs `listed`, and send each to the owner of its head. Return
     (local head rows, tail ids, tail row numbers, True if undirected). `numbers` maps ids to row numbers over all ranks. Collective.
 
-    Each rank gets the links of its own heads.
-
     Parameters
     ----------
     edges : LinkEdges

@@ -190,12 +190,11 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
-        """Return, for each set of edges that is sampled from, the positions of edges that must be left out because they would reveal a link
-        of this step. They join the ends of the links `link_rows` of any rank. None if links have labels. Collective.
+        """Return a list with, for each set of edges to sample from, the positions of edges that would reveal one of this step's links and
+        must be left out. They join the ends of the links `link_rows` of any rank. None if links have labels. Collective.
 
-        Collective. The positions are those among this rank's edges. The result is None if links have labels. The edges
-        connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to
-        head are left out in relations of the opposite direction, and within one node type.
+        The positions are those among this rank's edges. The edges lead from head to tail in the links' relation. Edges
+        from tail to head are left out in relations of the opposite direction, and within one node type.
         """
         if self._candidates.negatives is None:
             return None

@@ -106,8 +106,8 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
     """Return (score, position by score among `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). The keys
     `excluded` are pairs that do not count. `decoder` computes scores from encoder rows; `h` has this rank's rows.
 
-    Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a
-    half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
+    Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a half. The source
+    itself does not count. A NaN counts as a higher score.
 
     Parameters
     ----------

@@ -198,9 +198,8 @@ class ShownLabels:
         """Return the input rows of a sampled batch, (n_src, n_features + n_classes): features, and one-hot labels of the training rows
         drawn for the global step `step`. Seeds, whose labels the batch predicts, hide theirs.
 
-        k is n_features + n_classes. Seeds hide their labels on every rank. Another training node shows its label if it
-        is drawn, which depends on the seed, the step and the node's id. So the input rows are the same for any number
-        of ranks.
+        Another training node shows its label if it is drawn, which depends on the random seed, the step and the node's
+        id. So the input rows are the same for any number of ranks.
         """
         with batch.buffers:
             x, n = batch.take(self.x), batch.n_dst

@@ -24,8 +24,6 @@ def write(comm, folder, trainer, *, trial=False):
     """Write this rank's embedding caches to a file in `folder`. Return the entry about all ranks' files for the checkpoint's metadata, None
     if no rank has caches. A `trial` deletes the file again and only tests if the disk has room. Collective.
 
-    Collective.
-
     Parameters
     ----------
     comm : Communicator

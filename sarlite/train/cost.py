@@ -103,8 +103,6 @@ class Shape(NamedTuple):
                 label_inputs: bool) -> "Shape | None":
         """Return the sizes of full-batch training of the model `model` on this rank's data `part`; None if no formula fits the graph, the
         model or the mode in `options`. `label_inputs` is True if labels are inputs, too.
-
-        The model, the kind of graph and the mode must have a formula.
         """
         if type(part.graph) is not Graph or model.spec not in ARRAYS or options.mode not in MODES:
             return None
@@ -131,8 +129,7 @@ def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list
     """Return three lists with an entry for each aggregation of a step (of an evaluation unless `training`): numbers for one halo row that
     are fetched in the forward pass, fetched again in the backward pass, and pushed there as gradients.
 
-    The lists have an entry for each aggregation of a training step, or of an evaluation if `training` is False. The
-    first layer's sums of constant features are stored in the first step, and are not counted.
+    The first layer's sums of constant features are stored in the first step, and are not counted.
 
     Returns
     -------

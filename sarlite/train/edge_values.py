@@ -92,8 +92,6 @@ def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType |
     """Return {array name: values of this rank's `edges`}, with None for an array that `names` lacks. `wanted` says if weights may be
     negative, and `spec` is the name of the data in errors.
 
-    The name of the data is for error messages.
-
     Parameters
     ----------
     edges : EdgePart

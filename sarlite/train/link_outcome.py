@@ -16,9 +16,7 @@ TOP = 10
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
     """Return {metric: {"model": {split: value}, "popularity": {split: value}}}, which compares the best model with a baseline on the same
-    links. The baseline scores a link by the number of training links to its destination. Collective.
-
-    The baseline `Popularity` scores a link by the number of training links to its destination.
+    links. The baseline, `Popularity`, scores a link by the number of training links to its destination. Collective.
 
     Parameters
     ----------

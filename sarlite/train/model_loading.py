@@ -124,8 +124,6 @@ def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: 
     """Make the model of `spec` with `n_in` features and `n_out` outputs for this rank's `graph`, whose edge features it may use. `batches`
     are the options of its minibatches, None for the full graph. A user's class is tried on a small graph.
 
-    A class from a file is tried on a small graph.
-
     Parameters
     ----------
     spec : ModelSpec

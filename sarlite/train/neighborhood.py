@@ -100,8 +100,8 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return a mask of the edges of each relation whose removal may change the output of a model with `hops` layers for the node that
-        the neighbourhood belongs to.
+        """Return for each relation a mask of the edges whose removal may change the output, for the central node of the neighbourhood, of a
+        model with `hops` layers.
 
         Returns
         -------
@@ -205,8 +205,7 @@ class Neighborhoods:
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
     def _gather_rows(self, table: NodeRowTable, wanted_ids: Array) -> Array:
-        """Return the rows of `table`, from all ranks, of the nodes with the ascending global ids `wanted_ids`, in this order. Collective.
-        """
+        """Return the rows of `table`, from all ranks, of the nodes whose global ids are `wanted_ids`, which ascend. Collective."""
         local_rows = np.flatnonzero(np.isin(table.ids, wanted_ids))
         parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))
         rows = np.empty((len(wanted_ids), *table.rows.shape[1:]), table.rows.dtype)

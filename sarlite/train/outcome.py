@@ -77,8 +77,7 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
 
 @contextmanager
 def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
-    """Return a context that gives the trainer's model the parameters of the best epoch. At its end the model gets its own parameters back.
-    """
+    """Return a context that gives the trainer's model the parameters of the best epoch. At its end the model has its own ones again."""
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)

@@ -17,8 +17,8 @@ class Attempts:
     """Runner of functions on rank 0 that remembers the first error instead of raising it, so that messages to other ranks go on. `end`
     raises it on all ranks.
 
-    Rank 0 sends messages between its actions, and other ranks wait for these. So a failure is stored, later actions are
-    skipped, and `end` raises the failure on every rank.
+    Rank 0 sends messages between its actions, and other ranks wait for these. After a failure later actions are
+    skipped.
 
     Examples
     --------

@@ -113,8 +113,6 @@ def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_o
     """Return a `PredictionRequest` for the nodes of type `end` that `file` lists, all of them if it is None. Rank 0 reads the file and
     sends `at_once` ids at a time; each rank keeps its own nodes. Collective.
 
-    Collective.
-
     Parameters
     ----------
     comm : Communicator
@@ -161,8 +159,6 @@ def _read_nodes(file: str, end: Ends) -> Array:
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
     """Return a `PredictionRequest` for the node pairs that `file` lists, whose relations are those in `of`, with its negatives if
     `with_negatives`. Rank 0 reads the file and sends `at_once` pairs at a time; each rank keeps the pairs whose source it owns. Collective.
-
-    A pair belongs to the rank that owns its source.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return the model's input rows for this rank's data `part`: the features or, if the model has an attribute `powers`, features that
-    were propagated once. `folder` stores the propagated ones (None: nowhere), with `data`, the data's identity; `verify` checks them.
+    """Return the model's input rows for this rank's data `part`: the features or, if the model has an attribute `powers`, features
+    propagated over the graph. These are stored in `folder` unless it is None; `data` is the data's identity, and `verify` checks the files.
     Collective.
 
     A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features. S is the

@@ -27,7 +27,7 @@ def row_keys(model: Module, graph: NodeRows | GraphSet | LinkGraph, names: Mappi
     """Return {parameter: (n_local, 2) uint64}, the keys of the rows of each parameter that has a row for each node. A key is a hash of the
     node's name; parameters whose nodes have no names are left out. Collective.
 
-    Parameters whose nodes have no names are left out, and so are parameters with an id that is not a node.
+    Parameters with an id that is not a node are left out, too.
 
     Parameters
     ----------
@@ -115,8 +115,7 @@ class KeyedRows:
         """Fill this rank's `rows` with the checkpoint's rows that have the same keys; a row without one gets the mean of all rows in the
         checkpoint. `stored` is the checkpoint's tensor on rank 0, None on others. Collective.
 
-        A row that the checkpoint lacks gets the mean of all rows of the checkpoint, which is summed in float64 in the
-        order of the file, so that the number of ranks does not matter.
+        The mean is summed in float64 in the order of the file, so that the number of ranks does not matter.
 
         Parameters
         ----------

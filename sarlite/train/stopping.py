@@ -62,8 +62,8 @@ class Best:
         """Replace the best epoch by `epoch`, with a copy of the model's state, if `scores` are better. A `forced` evaluation, which takes
         place only because training ends, counts only if no regular one took place.
 
-        A forced evaluation takes place only because training ends. Without validation rows the last epoch is the best.
-        Without a metric the epoch with the lowest validation loss is the best.
+        Without validation rows the last epoch is the best. Without a metric the epoch with the lowest validation loss
+        is the best.
 
         Parameters
         ----------

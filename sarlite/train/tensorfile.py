@@ -91,8 +91,6 @@ class TensorWriter:
         """Return a context for calls of `add`, which write the file; it appears when the context ends. A `trial` deletes the file again and
         only tests if the disk has room; `new` refuses to replace a file.
 
-        The file appears when the context has ended.
-
         Parameters
         ----------
         trial, new : bool
