@@ -368,15 +368,13 @@ class SoftmaxGradient:
 
 
 def in_rows(block: CsrBlock, *arrays: Array) -> tuple[Array, ...]:
-    """Select the destination rows of a block from each (n_dst, ...) array, and return the selected rows."""
+    """Return from each (n_dst, ...) array the rows that are the destination rows of the block, `block.rows` (None: all rows)."""
     return arrays if block.rows is None else tuple(array[block.rows] for array in arrays)
 
 
 def columns_in(block: CsrBlock, x: Array | kernels.Rows) -> tuple[Array, Array]:
-    """Return (indices, array), where array[indices[e]] is the row of `x` for the source of edge e.
-
-    `indices` are the columns of the edges and `array` is x; or if x is `kernels.Rows`, `array` is the table of x and
-    `indices` are row numbers of the table.
+    """Return (indices, array), where array[indices[e]] is the row of `x` for the source of edge e. If x is an array, it is
+    returned with the columns of the edges; if x is a `kernels.Rows` (row numbers of a table), the table with row numbers.
     """
     if not isinstance(x, kernels.Rows):
         return block.indices, x

@@ -283,7 +283,9 @@ class ExactSoftmaxSum:
 
 
 class ExactSoftmaxGradient:
-    """Accumulators for attention's gradients that use exact sums, with the methods of `SoftmaxGradient`."""
+    """Accumulators for attention's gradients of z, of the source scores and of the destination scores. They use exact sums, and
+    have the methods of `SoftmaxGradient`.
+    """
 
     def __init__(self, dst, accumulators):
         self._dst, self.accumulators, self._parts = dst, accumulators, None

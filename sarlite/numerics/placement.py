@@ -18,7 +18,8 @@ PLACEMENTS = (ROWS, REPLICATED, UNKNOWN)
 
 
 def joined(placements: Collection[Placement]) -> Placement:
-    """Return the placement of a result from the inputs' `placements`: "rows" if any is, "replicated" if all are, else "unknown".
+    """Return the placement of a result from the inputs' `placements`: "rows" if any input is rows, "replicated" if all inputs
+    are replicated, else "unknown".
 
     Parameters
     ----------

@@ -75,9 +75,8 @@ def running(x, axis):
 
 
 def surely_finite(x):
-    """Return True if the sum of all values is finite, which proves that every value is finite.
-
-    The result may be False for finite values whose sum overflows.
+    """Return True if the sum of all values is finite, which proves that every value is finite. The result may be False for
+    finite values whose sum overflows.
     """
     return bool(np.isfinite(np.add.reduce(x, axis=None)))
 

@@ -345,8 +345,8 @@ def _most(growth):
 
 
 def _by_row(x: BoundTerm, out: Array) -> Array | float:
-    """Return the field `growth` of x (log of the factor of roundings in a term) for `out`, an array that is computed from x. It
-    is the field itself, a number or one number for each row, if `out` has the rows of x; else the largest number in the field.
+    """Return the `growth` of x, the log of the factor that roundings may enlarge a term by, for an array `out` that is computed
+    from x. If `out` has the rows of x, that is `x.growth` (a number, or one for each row), else the maximum of `x.growth`.
     """
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)

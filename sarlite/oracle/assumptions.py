@@ -29,8 +29,8 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, the edges that the text names as (src, dst) pairs) for each guess whose predicted array agrees with
-    the array that the function returned, which `difference` holds.
+    """Yield (cause as text, (src, dst) of each edge that the text names) of each guess, a possible cause with the array that it
+    predicts, if this array agrees with the returned array. `difference` holds the returned array.
     """
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 

@@ -240,7 +240,8 @@ def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projec
 
 
 def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Convert `state`, parameters of a layer of the library `dialect`, to the paper's names and layouts; return them by name.
+    """Convert `state`, parameters of the layer `layer` by the names and in the layouts of the library `dialect`, to the paper's
+    names and layouts; return them by name.
 
     Parameters
     ----------
