@@ -93,6 +93,7 @@ def test_a_model_that_raises(fail):
     assert "[rank 0]" not in job.err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call, prefetch", [(3, 1), (5, 0)])
 def test_a_message_that_raises(fail, call, prefetch):
     """The message is called on 2 ranks for the probe, for two blocks forward and for two blocks backward."""
@@ -100,11 +101,13 @@ def test_a_message_that_raises(fail, call, prefetch):
     assert_ended(fail(in_message=in_message, flags=["--prefetch", prefetch]), "[rank 1] KeyError: 'the cause'", "model.py")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("code", ["0", "3"])
 def test_a_model_that_exits(fail, code):
     assert_ended(fail(in_epoch_2(f"sys.exit({code})")), "[rank 1] SystemExit", "model.py")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
 def test_a_killed_rank(fail, number):
     job = fail(in_epoch_2(f"os.kill(os.getpid(), signal.{number})"), n_ranks=3)
@@ -151,6 +154,7 @@ def test_a_prefetch_thread_that_dies(fail):
     assert_ended(fail(in_epoch_2(breaks), flags=["--prefetch", 1]), "[rank 1] KeyError: 'the cause'")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("when", ["raises(KeyError('the cause'))", "sys.exit(3)", "sys.exit(0)"])
 def test_threads_as_ranks(fail, when):
     job = fail(in_epoch_2(when), n_ranks=0, flags=["--ranks", 3])
@@ -178,7 +182,7 @@ def interrupted(job, name, tmp_path):
     return checkpoint.load(path)[1]["epoch"], command
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("n_ranks, flags", [(1, []), (2, []), (3, ["--prefetch", 1]), (0, []), (0, ["--ranks", 3])])
 def test_a_signal_ends_the_run_with_a_checkpoint(fail, tmp_path, name, n_ranks, flags):
@@ -200,6 +204,7 @@ def test_the_command_that_goes_on(fail, tmp_path):
     assert checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[1]["epoch"] == 5
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n_ranks", [2, 3])
 def test_a_signal_to_one_rank_is_every_ranks(fail, tmp_path, n_ranks):
     job = fail(in_epoch_2("os.kill(os.getpid(), signal.SIGTERM)"), n_ranks=n_ranks, flags=["--epochs", 50])
@@ -236,7 +241,7 @@ def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
 LOADING = "import sarlite.data.divided_data as ranks, sarlite.data.spec as spec; ranks.load = lambda *a, **k: {}"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n_ranks, flags", [(0, []), (2, []), (3, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
@@ -272,7 +277,7 @@ def test_a_long_child_is_no_stall(fail):
     assert job.status == 0 and job.err == "", job.err
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("error", ["KeyError('the cause')", "MemoryError('the cause')"])
 def test_any_error_while_data_load(fail, n_ranks, flags, error):
