@@ -15,7 +15,8 @@ SAME_SECONDS = 1.0
 
 
 class Interrupts:
-    """Handler of SIGINT, SIGTERM and SIGHUP. It raises Interrupted in the main thread, or only records a signal while they are postponed.
+    """Handler of SIGINT, SIGTERM and SIGHUP: it raises Interrupted in the main thread. Inside `postponed()` it only records the first
+    signal.
 
     Attributes
     ----------

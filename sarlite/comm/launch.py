@@ -46,7 +46,8 @@ def _is_number(text):
 
 
 def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of ranks that the MPI launcher started, or None without a launcher. Not collective.
+    """Return the number of ranks that the MPI launcher started, as its variables in `environ` say, or None without a launcher. Not
+    collective.
 
     Parameters
     ----------
@@ -149,7 +150,8 @@ def _is_inherited(environ):
 
 
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
-    """Return the communicator of all ranks of this job. Collective.
+    """Return the communicator of all ranks of this job; one rank without MPI if the variables `environ` show no MPI launcher or one
+    rank. Collective.
 
     Parameters
     ----------

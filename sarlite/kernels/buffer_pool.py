@@ -40,7 +40,7 @@ _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", defa
 
 
 def outside_buffers(function, *args, **options):
-    """Return function(*args, **options), called without any active `Buffers`.
+    """Return function(*args, **options), whose new arrays take no memory from a pool (`Buffers`) that is active in the caller.
 
     Use it for arrays that outlive a training step. In the buffers they would leave gaps between the step's arrays.
     """

@@ -160,7 +160,9 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Return the recording of a call on one edge with the source row `OTHER_VALUES`, or None if the call raises an exception."""
+        """Return the recording of a call of the message function on one edge, whose source rows are filled with `OTHER_VALUES` in place
+        of zeros; None if the call raises an exception.
+        """
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
@@ -215,7 +217,8 @@ class _CustomBackward:
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block: Edges, d_edges: list[Array | None], accumulators: Sequence[FloatSum | None]) -> None:
-        """Add the gradients of the inputs on each edge, `d_edges`, to `accumulators` for source inputs, and to `d_others` for other inputs.
+        """Add `d_edges`, the gradient of each input on each edge of `block`, to the rows that the edges took the input from: to
+        `accumulators` for source inputs, and to `d_others` for destination and edge inputs.
 
         Parameters
         ----------

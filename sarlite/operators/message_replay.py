@@ -102,7 +102,8 @@ class Recording:
         )
 
     def pull(self, gradients: Sequence[Array], sinks: Sequence[primitives.Node | Tensor]) -> dict[int, Any]:
-        """Return {id: gradient} for the inputs and the captured values `sinks`, computed from the outputs' `gradients`.
+        """Return {id(tensor): gradient} for the inputs of the message function and for `sinks`, the tensors from outside that it
+        captured; `gradients` are the gradients of its outputs.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Transport of mode "broadcast": each rank in turn broadcasts its rows to all ranks (MG-GCN 4.1, Figures 2 and 3).
+"""Transport of mode "broadcast": each rank in turn broadcasts its rows to all ranks (MG-GCN paper, section 4.1, figures 2 and 3).
 
 With prefetch, a thread runs the broadcasts ahead of the computation (MG-GCN 4.3).
 """

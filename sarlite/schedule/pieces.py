@@ -125,7 +125,7 @@ class Plan(NamedTuple):
 
     @property
     def local(self) -> Edges | Bundle:
-        """The block with the edges from this rank's own rows, which holds all edges if the plan has a single block."""
+        """The block of edges from this rank's own rows, in the forward pass; it has all edges if no rows of peers are needed."""
         return next(piece.block for piece in self.forward if piece.own and piece.block is not None)
 
     @property

@@ -135,8 +135,8 @@ class Schedule(NamedTuple):
         return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
     def _backward_pieces(self, fetches):
-        """Return the pieces of a backward pass in order; `fetches` is True if rows of peers are fetched again. The piece of this rank's
-        own rows comes last, so that it is computed while the last gradients travel.
+        """Return the pieces of a backward pass in order. The piece of this rank's own rows comes last, computed while the last
+        gradients travel. If `fetches` (rows of peers are fetched again) and a thread fetches ahead, half of it comes first.
         """
         *peer_tiles, own_tile = self.plan.backward
         if not (fetches and self.transport.prefetch and peer_tiles):
@@ -146,9 +146,8 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """Number of gradient messages that may be in transit while the next block is computed. For pieces that take several peers
-        it is the number of peers of a piece. For pieces of one peer it is 0 without prefetch; with prefetch it is the number of
-        pieces that one peer's rows are divided into.
+        """Number of gradient messages that may be in transit while the next block is computed. It is the number of peers of a piece;
+        for pieces of one peer the number of pieces per peer, or 0 without prefetch.
         """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:
@@ -264,7 +263,7 @@ class Options(NamedTuple):
 
     @property
     def mode_value(self) -> Mode:
-        """The mode as a `Mode` object, with the option `peers_at_once` applied."""
+        """The option `mode` as a `Mode` object, with the number of peers at once from the option `peers_at_once`, unless that is None."""
         mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
         return mode if self.peers_at_once is None else replace(cast(Sequential, mode), peers_at_once=self.peers_at_once)
 

@@ -51,14 +51,14 @@ class Transport:
         self.prefetch, self.profile, self.state = prefetch, profile, CommState.of(comm)
 
     def new_tag(self):
-        """Return a new tag for the messages of one direction of an aggregation, the same on all ranks."""
+        """Return a new message tag, the same on all ranks, for the fetch of rows or the push of gradients in one aggregation."""
         self.state.check()
         self.state.n_tags += 1
         return self.state.n_tags % self.fetch_comm.max_tag
 
 
 class Transfer:
-    """Context for the messages of one direction of an aggregation, which have one tag.
+    """Context for the messages of one fetch of rows, or of one push of gradients, in an aggregation. They all have the same tag.
 
     After an error inside the context, the communicator's state records the failure, and no further message is started.
     """

@@ -219,7 +219,9 @@ class _Link:
             del job
 
     def exchanged(self, job: _Job) -> list[Rows]:
-        """Send a job's messages to the other ranks, and return the rows that each rank sent, a list by rank."""
+        """Send the messages of `job`, one exchange, to the other ranks. Return a list by rank of the received (positions in the halo
+        list, steps that computed the rows, rows).
+        """
         try:
             return self._exchanged(job)
         except BaseException as error:
