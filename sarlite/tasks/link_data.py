@@ -478,8 +478,8 @@ def _rows_by_split(split: Array) -> dict[str, Array]:
 
 
 def _split_source(edges: LinkEdges, val: Any, test: Any, split: Any) -> Any:
-    """Check how `split_links` shall split links, for one relation. Return two values: shares (val, test), listed (pairs, split codes),
-    (None, split code of each edge), or (a `TimeSplit`, None) for a split by time.
+    """Check `val`, `test` and `split`, arguments of `split_links` for the relation of `edges`. Return two values: shares (val, test),
+    listed (pairs, split codes), (None, split code of each edge), or (a `TimeSplit`, None) for a split by time.
     """
     if isinstance(val, TimeSplit):
         if edges.times is None:

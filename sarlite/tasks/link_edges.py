@@ -109,7 +109,9 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Graph, node_type: str, names: Mapping[str, Names]) -> "Linked":
-        """Return a `Linked` without links, for predictions of the nodes of one type, with their names if `names` has the type."""
+        """Return a `Linked` without links, for predictions of the nodes of the one type `node_type` of `graph`. It has the names of the
+        nodes if `names` has the type.
+        """
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
 

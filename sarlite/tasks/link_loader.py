@@ -57,7 +57,8 @@ class LinkBatch:
 
 
 class LinkLoader(NeighborLoader):
-    """Loader of minibatches of training links: links, negatives, and the sampled neighbourhoods of their ends. Collective.
+    """Loader of minibatches of training links: links, negatives, and the sampled neighbourhoods of their ends. Construction and iteration
+    are collective.
 
         loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(10, 10), batch_size=1000)
         trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)

@@ -24,7 +24,7 @@ class LinkAuc(RocAuc):
 
 
 class LinkAveragePrecision(ScoreMetric):
-    """Average precision of all links against all negatives, see `auc.average_precision`."""
+    """Average precision of all links against all negatives: the mean over links of the precision with the link's score as the threshold."""
 
     def add(self, output: Array, labels: Array) -> None:
         self.rows.append((output.reshape(-1), _first_column(output).reshape(-1)))
@@ -63,7 +63,8 @@ class LinkRank(MeanMetric):
 
 
 class SourceRank(MeanMetric):
-    """Ranking metric averaged over source nodes, such as NDCG@K or Recall@K.
+    """Ranking metric such as NDCG@K or Recall@K: the mean over source nodes of a value that is computed from the positions of the source's
+    links by score.
 
     The metric is the mean over sources of a ratio. The ratio is the sum of gains of the source's links, divided by the
     largest possible sum.

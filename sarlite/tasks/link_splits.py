@@ -334,8 +334,8 @@ def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: flo
 
 
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
-    """Return the split code of each link by its time: the latest share `test` of the links is for testing, the share `val` before is for
-    validation. Errors name the table `where`.
+    """Return the split code of each link by its time in `times`: the latest share `test` of the links is for testing, the share `val`
+    before is for validation. Errors name the table `where`.
 
     Links with the same time are in the same split.
 

@@ -205,9 +205,9 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _draw_from_rest(self, heads: Array, random_bits: Array, counters: Array) -> Array:
-        """Draw for each i a pair that is no link directly, after rejection sampling failed: random_bits[i] and counters[i] choose it among
-        the pairs that are no links. Return row numbers (heads, tails) over all ranks, (2, k). The head is heads[i]; the sampler "uniform"
-        draws it, too. Collective.
+        """Draw for each i a pair directly from the pairs that are no links, after rejection sampling failed; random_bits[i] and counters[i]
+        choose it. Its head is heads[i] or, with the sampler "uniform", drawn as well. Return row numbers (heads, tails) over all ranks, (2,
+        k). Collective.
         """
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
@@ -250,8 +250,8 @@ class Negatives:
         return self.tails.first + index + low - starts
 
     def _key_range(self, keys: Array, heads: Array) -> tuple[Array, Array]:
-        """Return (starts, stops) such that keys[starts[i] : stops[i]] are the entries of head heads[i], a local row. `keys` are ascending
-        link keys, local head row * n_nodes + tail id.
+        """Return (starts, stops) such that keys[starts[i] : stops[i]] are the keys of the links whose head is local row heads[i]. `keys`
+        are ascending, and a key is (local row of the head) * n_nodes + (id of the tail).
         """
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)

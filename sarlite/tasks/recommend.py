@@ -23,8 +23,9 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return (ids, scores), (q, k) each: the k destinations with the highest scores for each of the local nodes `rows`. The keys `excluded`
-    are pairs to leave out. `decoder` computes scores from encoder rows; `h` has this rank's rows. Collective.
+    """Return (ids, scores), (q, k) each: the k destinations with the highest scores for each of the local nodes `rows`. `excluded` has the
+    keys, local row * n_nodes + id, of pairs to leave out. `decoder` computes scores from encoder rows; `h` has this rank's rows.
+    Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -76,8 +77,8 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
     """Return (score, position by score among `destinations`) of the links from heads[i] to tails[i], (n, 2); both are row numbers over all
-    ranks. The keys `excluded` are pairs that do not count. `decoder` computes scores from encoder rows; `h` has this rank's rows.
-    Collective.
+    ranks. `excluded` has the keys, local row * n_nodes + id, of pairs that do not count. `decoder` computes scores from encoder rows, of
+    which `h` has this rank's. Collective.
 
     Parameters
     ----------
@@ -103,8 +104,9 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return (score, position by score among `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). The keys
-    `excluded` are pairs that do not count. `decoder` computes scores from encoder rows; `h` has this rank's rows.
+    """Return (score, position by score among `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). `excluded` has
+    the keys, local row * n_nodes + id, of pairs that do not count; with `levels` they do not count for some links. `decoder` computes
+    scores from encoder rows, of which `h` has this rank's.
 
     Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a half. The source
     itself does not count. A NaN counts as a higher score.
@@ -193,8 +195,8 @@ class _Columns:
 def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends,
             n_bytes: int) -> Iterator[tuple[Array, slice, Array]]:
     """Yield (destination ids, slice of `rows`, scores) until each local node of `rows` has been scored with all `destinations` of all
-    ranks. A block of scores has one row a node and at most about `n_bytes` bytes. `decoder` computes scores from encoder rows; `h` has the
-    local ones. Collective.
+    ranks. A block of scores has a row for each node, and about `n_bytes` bytes at most. `decoder` computes scores from encoder rows, of
+    which `h` has this rank's. Collective.
     """
     cross = getattr(decoder, "cross", None)
     for ids, tails in _pieces(graph, h, destinations, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):

@@ -48,7 +48,8 @@ class TargetForm:
         raise NotImplementedError
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the least number of output columns that this rank's targets allow, such as the largest class + 1; 0 without a bound.
+        """Return the least number of output columns that fits this rank's `targets` in the splits `rows`, such as the largest class + 1; 0
+        if the kind of targets sets no bound.
 
         Without a bound the loss checks the shape.
         """

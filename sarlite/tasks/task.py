@@ -41,7 +41,9 @@ class InputRows(Protocol):
     def tensor(self) -> Inputs: ...
 
     def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """Yield the training batches, of global steps `step`, `step` + 1, ..., each with the input rows of its nodes. Collective."""
+        """Yield the training batches `batches`, each with the input rows of its nodes. Their global steps are `step`, `step` + 1, and so
+        on. Collective.
+        """
         ...
 
     def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
@@ -250,7 +252,9 @@ class Task:
         self.form.check(targets, rows, n_dst)
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the least number of output columns that this rank's targets allow, such as the largest class + 1; 0 without a bound."""
+        """Return the least number of output columns that fits this rank's `targets` in the splits `rows`, such as the largest class + 1; 0
+        if the kind of targets sets no bound.
+        """
         return self.form.n_classes(targets, rows)
 
     def check_width(self, n_outputs: int) -> None:
@@ -357,7 +361,7 @@ class Task:
 
     @staticmethod
     def objective(training: TrainingChoices) -> dict[str, Any]:
-        """Return a task's keyword arguments loss, metric, class_weights and positive, taken from a run's options."""
+        """Return a run's options about its objective as a dict of keyword arguments of a task: loss, metric, class_weights and positive."""
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
 

@@ -1,4 +1,6 @@
-"""Losses for regression, for link prediction, and from the user. Each returns this rank's share of the global mean."""
+"""Losses for regression and link prediction, and losses made of a user's function. Each returns this rank's share of the mean over all
+ranks.
+"""
 
 from collections.abc import Callable
 
@@ -16,8 +18,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss`, which takes the chosen rows' outputs and targets, from `loss`, a function of arrays of numbers such as `ops.mse`. The
-    result is this rank's share of the mean over all values of the rows.
+    """Make a `Loss` from `loss`, a function of arrays of numbers such as `ops.mse`. The `Loss` computes this rank's share of the mean over
+    all values, (rows chosen on all ranks) * columns.
 
     Parameters
     ----------
@@ -108,7 +110,8 @@ def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Make a `Loss` from a loss of the user: this rank's share of the mean over the rows of all ranks.
+    """Make a `Loss` from `loss`, a function (output, targets) -> mean over its rows that a user wrote. The result computes this rank's
+    share of the mean over the rows of all ranks.
 
     Parameters
     ----------

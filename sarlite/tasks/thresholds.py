@@ -1,4 +1,4 @@
-"""Decision thresholds: the lowest probability at which the positive class, or one of several labels, is predicted."""
+"""Decision thresholds: lowest probabilities with which the positive class of two, or one of several labels, is predicted."""
 
 import math
 from typing import NamedTuple

@@ -175,7 +175,7 @@ def _fit(comm: Communicator, form: str, sample: Any, n_features: int, n_outputs:
 
 
 def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
-    """Return the (weights, bias) of a ridge regression, which minimize (sum of squared errors + |weights|^2) / 2.
+    """Return the (weights, bias) of a ridge regression from x to `targets`: they minimize (sum of squared errors + |weights|^2) / 2.
 
     Parameters
     ----------
@@ -199,7 +199,8 @@ def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
 
 
 def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array, Array]:
-    """Return the (weights, bias) of a logistic regression, which minimize the sum of the cross entropies + |weights|^2 / 2.
+    """Return the (weights, bias) of a logistic regression from x to `labels`: they minimize the sum of the cross entropies + |weights|^2 /
+    2.
 
     Parameters
     ----------

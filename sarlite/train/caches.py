@@ -1,4 +1,5 @@
-"""Files of a run's historical embedding caches, next to the checkpoint: caches-STEP-RANKofRANKS.safetensors.
+"""Files of a run's historical embedding caches (older embeddings of halo rows), next to the checkpoint:
+caches-STEP-RANKofRANKS.safetensors.
 
 Each rank writes one file. The entry "caches" of the checkpoint's metadata refers to the files: it has the global step, a
 digest of each rank's rows, and each file's SHA-256. All files are written before the checkpoint that refers to them, and

@@ -427,7 +427,7 @@ def errors_of(path):
 
 def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
     """Return {name: this rank's array} of the tensors whose rows are divided among ranks, to be filled from a checkpoint. `rows`, {name:
-    parameter}, are these tensors in the checkpoint; other ones in the trainer raise a CheckpointError.
+    parameter}, are these tensors in the checkpoint; a CheckpointError is raised unless the trainer has the same.
     """
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):

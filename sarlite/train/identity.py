@@ -198,7 +198,7 @@ def _words(labels: Array) -> Array:
 
 
 def _hash(x: Array) -> Array:
-    """Return a hash of each value of x, uint64 like x: the finalizer of SplitMix64."""
+    """Return a 64-bit hash of each value of x, a uint64 array: an array like x. The hash is the output function of SplitMix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -219,7 +219,9 @@ def _hash_ids(ids: Array) -> Array:
 
 
 def _hash_rows(array: Array) -> Array:
-    """Return a hash of each row, (n,) uint64: the sum of its 32-bit words times odd factors by column, modulo 2^64."""
+    """Return a hash of each row of `array`, (n,) uint64: the sum of the row's 32-bit words, each times an odd factor by column, modulo
+    2^64.
+    """
     n, out = len(array), np.empty(len(array), np.uint64)
     factors = _random_bits(_N_CODES, array.shape[1] * array.itemsize // 4) | np.uint64(1)
     step = max(1, _BYTES // max(1, 8 * factors.size))

@@ -185,7 +185,7 @@ def _edge_width(graph: Graph | NodeType | None, batches: Fanouts | None) -> int 
 
 
 def first_layer(model: nn.Module) -> set[str]:
-    """Return the set of the names of the parameters in a model's first layer.
+    """Return the names of the parameters in a model's first layer, as a set. The model's own method `first_layer` lists them.
 
     Raises
     ------

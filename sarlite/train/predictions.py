@@ -238,8 +238,8 @@ def paths(config: OutputFiles, form: str) -> list[str]:
 
 
 def check_paths(config: OutputFiles, form: str) -> None:
-    """Raise a ConfigError if this rank cannot write one of the output files. `form` is the kind of targets, such as "classify", and
-    `config` has the options about output.
+    """Raise a ConfigError if this rank cannot write one of the output files that `config`, the options about output, names. `form` is the
+    kind of targets, such as "classify".
     """
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):

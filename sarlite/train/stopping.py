@@ -122,8 +122,8 @@ class Stopping:
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Report the evaluation of `epoch`, and the best epoch so far, to the schedule that lowers the learning rate if scores do not
-        improve. Do nothing without one.
+        """Report that `epoch` was evaluated, and which epoch is `best` so far, to the schedule that lowers the learning rate if scores do
+        not improve. Do nothing without a schedule.
 
         A forced evaluation does not call this method.
         """
