@@ -47,13 +47,11 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
     run : (case) -> array, or {output: array}
         The function under test. It returns an array of the case's dtype, from any library with `__array__` or
         `__dlpack__`; a dict if the operation has several outputs. It gets copies, which it must not write to. If `run`
-        has
-        the attributes `vjp` or `convert`, they are the defaults of the arguments of these names.
+        has the attributes `vjp` or `convert`, they are the defaults of the arguments of these names.
     reference : str or Reference
         Name of the operation, with its attributes as further arguments: check(f, "spmm", reduce="mean"). Or a
-        Reference,
-        which also holds a layer's weights. "sample" checks a neighbour sampler: `run` returns the numbers of the picked
-        edges, shape (n_picks,) (`sampler_checks.check_sampler`).
+        Reference, which also holds a layer's weights. "sample" checks a neighbour sampler: `run` returns the numbers of
+        the picked edges, shape (n_picks,) (`sampler_checks.check_sampler`).
     vjp : (case, g) -> {name: array}, optional
         Gradients of sum(output * g) by the names of `case.arrays` and `case.state`. If there are several outputs, g is
         a
@@ -68,9 +66,8 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
         - "large": "probe" on a graph of more than 2^31 edges times columns, for functions that store no such array.
     dtype : "float64", "float32", "float16", "bfloat16" or "bfloat16-rows"
         Floating type of inputs and outputs; values of bfloat16 are stored in float32 arrays. "bfloat16-rows" is
-        float32,
-        with rows rounded to bfloat16 before edges gather them: rows of x or z, and in the backward pass rows of the
-        output's gradient times the destination's scale.
+        float32, with rows rounded to bfloat16 before edges gather them: rows of x or z, and in the backward pass rows
+        of the output's gradient times the destination's scale.
     accumulate : str, optional
         Floating type in which sums are promised. The default is `dtype`, or float32 for bfloat16-rows.
     index_dtype : "int64", "int32" or "int16"

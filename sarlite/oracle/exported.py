@@ -87,8 +87,7 @@ def verify(folder: Path, results: Path | None = None) -> Report:
         Folder that `export` has written.
     results : Path, optional
         For each case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient.
-        The
-        default is `folder`/results.
+        The default is `folder`/results.
 
     Raises
     ------

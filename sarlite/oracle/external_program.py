@@ -31,12 +31,10 @@ class ExternalProgram:
     ----------
     command : str
         Words as in a shell; no shell runs them. "{inputs}" is replaced by the directory of the case: a .sarcase, or
-        what
-        `write_parts` writes. "{outputs}" is replaced by an empty directory, with one folder for each rank ("rank-0" and
-        so
-        on) in a run on several ranks, and "{ranks}" by the number of ranks. The program writes `NAME.npy` into
-        "{outputs}"
-        for each output and, if the case has `cotangents`, `dNAME.npy` for each gradient. Exit status 77 refuses a case.
+        what `write_parts` writes. "{outputs}" is replaced by an empty directory, with one folder for each rank
+        ("rank-0" and so on) in a run on several ranks, and "{ranks}" by the number of ranks. The program writes
+        `NAME.npy` into "{outputs}" for each output and, if the case has `cotangents`, `dNAME.npy` for each gradient.
+        Exit status 77 refuses a case.
     outputs : tuple of str
         Names of the operation's outputs.
     time_limit : float

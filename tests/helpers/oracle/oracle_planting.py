@@ -19,8 +19,7 @@ class Mutant:
         As of `check`. If `op` is "ranks", `run` is for `check_ranks`.
     level : str
         Lowest level that must catch the bug: "probe", "certified" or "repeat"; "ranks" for `check_ranks`, "sampling"
-        for a
-        sampler.
+        for a sampler.
     link, upstream : str
         For a real bug: its report, and what is known about the tests that missed it.
     """
