@@ -70,9 +70,10 @@ class ExactArithmetic:
 
     Notes
     -----
-    An element is proved if all its partial sums are multiples of one power of two, fewer than 2^bits of it, and none is denormal or near overflow. Divisors must be powers of two, and arguments of sqrt must be squares. The
-    scores of a softmax must be 1000 or more below the row's maximum, or equal to it; the number of maxima must be a
-    power of two. No argument of a leaky ReLU may be at the kink.
+    An element is proved if all its partial sums are multiples of one power of two, fewer than 2^bits of it, and none is
+    denormal or near overflow. Divisors must be powers of two, and arguments of sqrt must be squares. The scores of a
+    softmax must be 1000 or more below the row's maximum, or equal to it; the number of maxima must be a power of two.
+    No argument of a leaky ReLU may be at the kink.
     """
 
     def __init__(self, dtype: str, accumulate: str | None = None) -> None:
