@@ -14,7 +14,8 @@ _SHOWN = 12  # most columns, or classes, that a line names
 
 
 def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[str, str] = MappingProxyType({})) -> JsonDict:
-    """Return {"source", "rows", "columns"} of a table: each column's uses in the (column, use) pairs, or the reason in `left` for none.
+    """Return {"source", "rows", "columns"} of `table`, where "columns" tells how each column was used. `uses` are (column, use)
+    pairs, and `left` maps unused columns to the reason.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def lines(account: JsonDict) -> Iterator[str]:
 
 
 def _alike(classes):
-    """Return the groups of class names that differ only in blanks or capitals."""
+    """Return groups of names in `classes` that differ only in blanks or capitals, such as "A" and "a "."""
     groups: dict[str, list[str]] = {}
     for name in classes:
         groups.setdefault(name.strip().lower(), []).append(name)

@@ -42,7 +42,7 @@ class CellCheck(NamedTuple):
 
 
 def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
-    """Run checks over a table's cells; raise one error that names the first bad cell of each check, if there is any.
+    """Run all `checks` over the cells of `table` in one scan. Raise one error that names the first bad cell of each check, if there is any.
 
     For each of them the message names the source, the first row, the column and the value.
     """
@@ -60,7 +60,7 @@ def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
 
 
 def shorten(value: object) -> str:
-    """Return a cell's value as text for a message, cut if it is long: numbers as digits, dates and words in quotes."""
+    """Return `value`, a cell's value, as text for a message: numbers as digits, dates and words in quotes. Long text is cut."""
     text = repr(value) if isinstance(value, str | int | float | list | None) else repr(str(value))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -104,7 +104,8 @@ def number(table: Table, column: str) -> str:
 
 
 def number_checks(table: Table, columns: Sequence[str], missing: bool = False, use: str = "feature") -> list[CellCheck]:
-    """Return checks that refuse cells that are not finite numbers; `missing` allows empty cells, `use` is "feature", "weight" or "label".
+    """Return checks that refuse cells of `columns` that are not finite numbers. `missing` True accepts empty cells; `use`, such as
+    "feature" or "weight", is the column's use for advice in messages.
 
     Features and weights must fit into float32. A cell without a value is refused unless `missing` is True. A column whose type
     can hold no numbers raises a DataError at once.
@@ -136,7 +137,9 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, u
 
 
 def _number_remedy(table, column, use, value):
-    """Return advice for a message: how the word `value` in a column of numbers could be read; a feature also by a transform."""
+    """Return advice for the message about `value`, a word in a column of numbers: options or queries that read it. For the `use`
+    "feature", also transforms that take words.
+    """
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
@@ -146,7 +149,7 @@ def _number_remedy(table, column, use, value):
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return (names of the columns of numbers, {name of any other column: reason why it is not a column of numbers}).
+    """Return (list of those `columns` of `table` that hold numbers, {name of any other column: reason why it does not hold numbers}).
 
     A column of words is taken for numbers if at least half of the words are numbers; `number_checks` refuses the other words.
     A DataError is raised for a column of which most words are numbers with signs, such as "12%" or "1,234".
@@ -176,12 +179,16 @@ def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], di
 
 
 def _is_amount(column):
-    """Return the SQL condition that is true for a number with a currency or percent sign or with thousands separators."""
+    """Return the SQL condition that is true for a cell like "12%", "$5" or "1,234": a number with a currency or percent sign, or
+    with separators of thousands.
+    """
     return f"regexp_full_match(trim({quote(column)}), {literal(AMOUNT)})"
 
 
 def _amounts(table, column, n_amounts, n_values):
-    """Return the DataError about a column of words of which `n_amounts` of `n_values` are numbers like "12%" or "1,234"."""
+    """Return the DataError about a column of words. `n_amounts` of its `n_values` cells are numbers like "12%" or "1,234", which
+    are not read as numbers.
+    """
     door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)
@@ -197,7 +204,7 @@ def word(table: Table, column: str) -> str:
 
 
 def vectors(table: Table, column: str) -> int:
-    """Return the length of the lists of numbers in a column; raise a DataError if the lengths differ or an entry is null."""
+    """Return the length of the lists of numbers in a column of `table`. Raise a DataError if the lengths differ or an entry is null."""
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
@@ -213,7 +220,9 @@ def vectors(table: Table, column: str) -> int:
 
 
 def id_checks(table: Table, column: str) -> list[CellCheck]:
-    """Return checks that refuse empty node ids and rows that repeat the header; raise a DataError if the column's type cannot be ids."""
+    """Return checks that refuse empty node ids in a column, and rows that repeat the header. Raise a DataError if the column has a
+    type, such as float, that cannot be ids.
+    """
     kind = table.types[column]
     if kind not in ("whole", "word"):
         (n_values,) = table.one(f"count({quote(column)})")
@@ -233,9 +242,8 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
 
 
 def node_number(table: Table, column: str) -> str:
-    """Return the SQL expression that reads a column's cells as node numbers, digits without a sign or leading zeros; otherwise NULL.
-
-    For any other cell the expression is NULL.
+    """Return the SQL expression that reads a column's cells as node numbers: digits without a sign or leading zeros. It is NULL for
+    other cells.
     """
     name = quote(column)
     if table.types[column] == "whole":

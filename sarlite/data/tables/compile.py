@@ -27,7 +27,8 @@ from sarlite.types import Array, JsonDict
 def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
-    """Build the Dataset of a description of tables; `tell(text)` reports each step, `about` holds the Dataset's source and provenance.
+    """Build the Dataset that `description`, of a user's tables, states. `tell(text)` reports each step, and `about` holds the
+    source and the provenance of the Dataset. The options add, merge or change edges and features.
 
     Parameters
     ----------
@@ -69,7 +70,8 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
 
 
 def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
-    """Return ([{"src", "dst", edge values} of each relation, in its table's order], {node type: ids}); `undirected` adds reverse edges.
+    """Return (list with {"src", "dst", edge values} of each relation, {node type: ids of its nodes}) from the tables in
+    `description`, in the order of the tables' rows. `undirected` True adds the reverse of each edge.
 
     Parameters
     ----------
@@ -111,7 +113,9 @@ class _Compiler:
         self._ends_alone: dict[str, tuple[str, list[IdColumn]]] = {}  # of types whose nodes are counted by edges alone
 
     def run(self, make_result):
-        """Read all tables, number the nodes and return `make_result()`; raise one error about the faults in all columns of all tables."""
+        """Read all tables, number the nodes, and return the result of `make_result()`. Raise one error about all faults in all
+        columns of all tables.
+        """
         errors: list[SarliteError] = []
         for name, nodes in self._description.nodes.items():
             self._tell(f"read {name}")
@@ -149,7 +153,9 @@ class _Compiler:
                     NumberedEdges(self._connection, f"temp.main.checked{at}", one, numberings, {}, False).check_ends()
 
     def tables(self, edge_changes):
-        """Return (NodeTables, EdgeTables), two lists; `edge_changes` is {"undirected", "self_loops", "deduplicate": True to apply it}."""
+        """Return (list of NodeTable, list of EdgeTable). `edge_changes` is a dict of bools: "undirected", "self_loops" and
+        "deduplicate" say which edges are added or merged.
+        """
         touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in self._numberings.items()}
         if edge_changes["self_loops"]:  # the loops touch all nodes
             self._check_unused({name: self._numberings[name].n_nodes - count_distinct(ends)
@@ -163,18 +169,24 @@ class _Compiler:
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def lists(self, edge_changes):
-        """Return ([{"src", "dst", edge values} per relation], {node type: ids}); `edge_changes` is {"undirected": bool, ...}."""
+        """Return (list with {"src", "dst", edge values} of each relation, {node type: ids of its nodes}). `edge_changes` is a dict
+        of bools, such as "undirected", that say which edges are added or merged.
+        """
         lists = [self._numbered(at, edge_changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 
     def _numbered(self, relation_index, edge_changes, read_again):
-        """Return (changed NumberedEdges of a relation, {change: number of edges}); `read_again`: the caller reads the edges repeatedly."""
+        """Return (edges of a relation with row numbers, after the changes, {change: number of edges}). `edge_changes` says which
+        edges are added or merged; `read_again` is True if the caller reads the edges repeatedly.
+        """
         columns = self._edges[relation_index]
         edges = NumberedEdges(self._connection, f"temp.main.e{relation_index}", columns, self._numberings, edge_changes, read_again)
         return edges, edges.change(self._numberings[columns.source.relation[0]].n_nodes)
 
     def _numbering(self, node_type, node_columns):
-        """Return the NodeNumbering, from ids to row numbers, of a node type, after checking that its files have equal numbers of rows."""
+        """Return the NodeNumbering of `node_type`, which maps ids to row numbers. Raise an error if the files with a row per node
+        differ in their numbers of rows.
+        """
         ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == node_type]
         source = node_columns.source
         numbering = number_nodes(node_type, node_columns.listing, ends, source.names, source.count)
@@ -201,7 +213,9 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, unused_ids):
-        """Raise a DataError if `unused_ids`, {node type: number of ids in no edge}, is above 0 for a type that only edges give ids to."""
+        """Raise a DataError if a node type whose nodes are known only from edges has ids without edges, out of 0 to the largest id.
+        `unused_ids` has the number of such ids by node type.
+        """
         for name, n in unused_ids.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
@@ -212,7 +226,9 @@ class _Compiler:
                                 + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
     def _node_table(self, node_type, has_edges):
-        """Return the NodeTable of a node type, and record the use of its columns in `account`; `has_edges` is a mask over its nodes."""
+        """Return the NodeTable of `node_type`, and record the use of its columns in `account`. `has_edges` is a mask of the nodes
+        that have edges.
+        """
         columns, numbering = self._nodes[node_type], self._numberings[node_type]
         workspace, target = self._space(f"nodes.{node_type}"), node_type == self._description.target
         rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
@@ -231,8 +247,8 @@ class _Compiler:
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, relation_index, has_edges, edge_changes):
-        """Yield the EdgeTable of a relation and, if wanted, of its reverse; set the masks `has_edges[node type]` at nodes with
-        edges. The use of the columns is recorded in `account`.
+        """Yield the EdgeTable of a relation and, if the user wants it, of its reverse; record the use of columns in `account`. The
+        masks `has_edges`, by node type, become True at nodes with edges.
         """
         columns, numberings = self._edges[relation_index], self._numberings
         relation = columns.source.relation
@@ -264,7 +280,9 @@ class _Compiler:
 
 
 def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
-    """Return the number of rows that all files have, from {field: (file, its number of rows)}; raise a DataError if two files differ."""
+    """Return the number of rows that all files with a row per node have. `rows_of_files` maps each field to (file, its number of
+    rows); raise a DataError if two differ.
+    """
     fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows_of_files.items()])
     if fewest[0] != most[0]:
         raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one per node")
@@ -272,7 +290,9 @@ def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
 
 
 def _count(node_source, largest_id, edge_file, rows_of_files):
-    """Return the user's number of nodes, or else the files' number of rows, which must exceed `largest_id`, an id in `edge_file`."""
+    """Return the number of nodes of a type: the user's number in `node_source`, else the files' number of rows. Raise a DataError
+    unless it exceeds `largest_id`, the largest id in `edge_file`.
+    """
     where_counted, field = node_source.counted_in
     n = agreed({**({} if node_source.count is None else {field: (where_counted, node_source.count)}), **rows_of_files})
     if n <= largest_id and node_source.count is None:

@@ -173,7 +173,9 @@ class Description:
     relational: bool = False
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
-        """Return a copy with `transforms` that were fitted on another data set, keyed by node type or "SOURCE.NAME.DESTINATION"."""
+        """Return a copy that uses `transforms`, fitted on other data, in place of fitting. They are keyed by node type or
+        "SOURCE.NAME.DESTINATION" of a relation.
+        """
         named = self.relational
         nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
         edges = [replace(source, transforms=transforms.get(".".join(source.relation if named else RELATION))) for source in self.edges]
@@ -181,7 +183,8 @@ class Description:
 
 
 def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: Door = MAPPING) -> Description:
-    """Return the description of tables that the dict `content` states; relative paths start at `base`, error messages begin with `where`.
+    """Return the description that the dict `content` states in the form of docs/tables.md. Relative paths start at `base`, messages
+    begin with `where`, and `option_notation` is the user's notation of options.
 
     Parameters
     ----------
@@ -218,14 +221,16 @@ def is_relational(path: AnyPath) -> bool:
 
 
 def reading_of(options: Mapping[str, Any], option_notation: Door = SPEC) -> Reading:
-    """Return the `Reading` with a table's options header, null, decimal and comment; messages show options in `option_notation`."""
+    """Return the options header, null, decimal and comment of a table as a `Reading`. `option_notation` is the notation of options
+    in messages.
+    """
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
                    "," if decimal == "comma" else decimal, options.get("comment"), option_notation)
 
 
 def column_names(text: str | Iterable[str] | None) -> list[str] | None:
-    """Return the column names in a text "a+b" or a list; None for None."""
+    """Return the list of column names in a text such as "a+b" or in a list; None for None."""
     return None if text is None else text.split("+") if isinstance(text, str) else list(text)
 
 
@@ -256,7 +261,7 @@ def _is_relational(content):
 
 
 def _source(options, base, message_start):
-    """Return the file, relative to the folder `base`, or the Query that a table's options name as its source; None without a source."""
+    """Return the source that a table's `options` name: a file, relative to the folder `base`, or a `Query`. None if they name no source."""
     named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
         raise ConfigError(f"{message_start}: {named[0]} and {named[1]} exclude each other: pass one of the two")
@@ -277,7 +282,9 @@ def _source(options, base, message_start):
 
 
 def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, option_notation: Door) -> NodeSource:
-    """Return the NodeSource of node type `name` from a dict of options; relative paths start at `base`, messages begin with `where`."""
+    """Return the NodeSource of node type `name` that the dict `options` describes. Relative paths start at `base`, messages begin
+    with `where`, and `option_notation` is the user's notation of options.
+    """
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}
@@ -297,7 +304,9 @@ def _edge_source(options, base, where, option_notation):
 
 
 def _checked(content, message_start):
-    """Return the dict of a description with the key "target" filled in, after checking all of its keys and values."""
+    """Return `content`, the dict of a description, with the key "target" filled in, after a check of all keys and values. Messages
+    begin with `message_start`.
+    """
     _check_keys(content, _TOP, message_start)
     for name in ("nodes", "edges"):
         if not content.get(name):
@@ -347,7 +356,9 @@ def _check_edges(edges, nodes, where):
 
 
 def _check_keys(options, classes, message_start):
-    """Raise a ConfigError if a key of `options` is not in `classes`, or its value is not an instance of the classes listed there."""
+    """Raise a ConfigError that begins with `message_start` if a key of `options` is not in `classes`, {key: accepted classes}, or
+    its value has another class.
+    """
     if not isinstance(options, Mapping):
         raise ConfigError(f"{message_start}: expected keys and values, found {options!r}")
     errors = []

@@ -27,7 +27,7 @@ class Door(NamedTuple):
     missing: str = ""
 
     def option(self, name: str, value: object) -> str:
-        """Return an option with a value in this notation, such as `null = "n/a"`; empty if the option does not exist.
+        """Return the option `name` with `value` in this notation, such as `null = "n/a"`; "" if this interface has no such option.
 
         Examples
         --------
@@ -41,11 +41,13 @@ class Door(NamedTuple):
                                    value=shown.lower() if isinstance(value, bool) and self is not MAPPING else shown)
 
     def feature(self, column: str, transform: str) -> str:
-        """Return a feature column with its transform in this notation; empty if features have no transforms."""
+        """Return the feature `column` with `transform` in this notation, such as "age:standard"; "" if features have no transforms here."""
         return self.transforms.format(column=column, value=transform)
 
     def remedy(self, *options: tuple[str, object, str], otherwise: str = "change the table first") -> str:
-        """Return advice such as "fill=0 replaces gaps" from (option, value or values, effect) triples; `otherwise` if no option exists."""
+        """Return advice such as "fill=0 replaces gaps" from `options`, triples (option, value or values, effect). Options that this
+        interface lacks are left out; `otherwise` is the advice if none is left.
+        """
         texts = []
         for name, value, effect in options:
             shown = [self.option(name, one) for one in (value if isinstance(value, tuple) else (value,))]

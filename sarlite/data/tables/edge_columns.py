@@ -69,7 +69,9 @@ class EdgeColumns:
         self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
-        """Set `values`, the SQL expressions of weight, time and features; raise one error about all of them that cannot be read."""
+        """Set `values`, the SQL expressions of the edges' weight, time and features. Raise one error about all columns that cannot
+        be read.
+        """
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):
@@ -101,7 +103,9 @@ class EdgeColumns:
         return [*features.expressions.values()]
 
     def _chosen_columns(self, all_columns):
-        """Return the columns to read into DuckDB, out of all columns of the table; set `_names`, the source and the destination column."""
+        """Return the columns to read into DuckDB, out of `all_columns` of the table. Set `_names` to the names of the source and
+        the destination column.
+        """
         src, dst, shown = self.source.src, self.source.dst, [name for name in all_columns if not unnamed(name)]
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
@@ -134,7 +138,7 @@ class EdgeColumns:
         raise_all(errors)
 
     def account(self) -> JsonDict:
-        """Return a report on the table: its source, number of rows, and {column: use}, with uses such as "source" or "weight"."""
+        """Return a dict about the table: its source, its number of rows, and {column: use}, with uses such as "source" or "weight"."""
         uses = [(self.ends[0].column, "source"), (self.ends[1].column, "destination"), (self.weight, "weight"),
                 (self.source.time, "time"),
                 *((name, f"feature ({self._transform_words.get(name, 'number')})") for name in self.features)]
@@ -208,7 +212,9 @@ class NumberedEdges:
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, end_fields, remedy):
-        """Return a DataError for each of `end_fields` ("src", "dst") with an id that is no node; each message ends with `remedy`."""
+        """Return a list of DataErrors, one for each of `end_fields` ("src", "dst") with an id that is no node. Each message ends
+        with `remedy`.
+        """
         source, table, errors = self._columns.source, self._columns.table, []
         for at, end in enumerate(end_fields):
             row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()
@@ -225,7 +231,8 @@ class NumberedEdges:
         return errors
 
     def change(self, n_nodes: int) -> dict[str, int]:
-        """Add reverse edges and self loops (of `n_nodes` nodes), merge equal edges, as the user asked; return {change: number of edges}.
+        """Add reverse edges and self loops (one for each of `n_nodes` nodes without a loop), and merge equal edges, as the user
+        asked. Return {words for the change: number of edges}.
 
         Returns
         -------
@@ -257,7 +264,9 @@ class NumberedEdges:
         return notes
 
     def _refuse_different(self, n_table_rows):
-        """Raise a ConfigError if equal edges have different values; row `n_table_rows` + i is the reverse of the table's row i."""
+        """Raise a ConfigError if equal edges have different values, as they cannot be merged. The table has `n_table_rows` rows;
+        row `n_table_rows` + i is the added reverse of row i.
+        """
         values = [name for name in self._values if name not in self._ends]
         if not values:
             return
@@ -272,7 +281,8 @@ class NumberedEdges:
 
     def sorted(self, n_sources: int, n_destinations: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
-        """Return {field: array} of an `EdgeTable`, sorted by destination; `counters` counts the edges, `keep_positions` adds `edge_ids`.
+        """Return {field: array} for an `EdgeTable`, with the edges sorted by destination. `reverse_edges` swaps their ends,
+        `keep_positions` adds the field `edge_ids`, and `counters` (None: no counts) counts the edges.
 
         Parameters
         ----------
@@ -329,7 +339,7 @@ class NumberedEdges:
         return self._run(f"SELECT count(*) FROM {rows}").fetchone()[0]
 
     def _replace(self, sql):
-        """Replace the DuckDB table by the result of an SQL query."""
+        """Replace the DuckDB table of edges by the result of the query `sql`."""
         self._run(f"CREATE TEMP TABLE {self._name}_new AS {sql}")
         self._run(f"DROP TABLE {self._name}")
         self._run(f"ALTER TABLE {self._name}_new RENAME TO {self._name.rpartition('.')[2]}")
@@ -378,7 +388,9 @@ class _Stream:
         self._n = 2 + len(values)
 
     def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield batches of edges: (uint64 keys destination * 2^32 + source, ascending, {field such as "edge_weight": array})."""
+        """Yield (keys, {field such as "edge_weight": array}) of the edges, in batches. A key is destination * 2^32 + source,
+        uint64; keys ascend.
+        """
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
             if keys.null_count:
                 self._check()

@@ -24,7 +24,7 @@ _NODE = "node"
 
 
 def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
-    """Return the description of tables that the spec `edges:PATH,OPTION=VALUE,...` gives; docs/data.md explains the options.
+    """Return the description of tables for the spec `edges:PATH,OPTION=VALUE,...` with these `options`, which docs/data.md explains.
 
     Raises
     ------
@@ -52,7 +52,8 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
 
 
 def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
-    """Return the NodeSource of nodes whose data are in files with row i for node i; (file, field) `where` states their number `count`.
+    """Return the NodeSource of nodes 0, 1, ... whose data are in files with row i for node i, named in `options`. `count` is their
+    number (None: from the files), which the field of a file in `where` states.
 
     Parameters
     ----------
@@ -82,7 +83,9 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return {split: file of node ids} from the options of an `edges:` spec; raise a ConfigError if options exclude or lack each other."""
+    """Return {split: file of node ids} from the `options` of an `edges:` spec. Raise a ConfigError if an option excludes another
+    one, or needs one that is missing.
+    """
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
     need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
     if need_labels and options.get("labels") is None:
@@ -99,7 +102,7 @@ def _refuse(options, names, why):
 
 
 def _pairs(path):
-    """Return the source of the edges: the path itself, or for a .npy array of pairs a dict of two columns."""
+    """Return the source of the edges in `path`: the path itself or, for a .npy array of pairs, a dict of two columns."""
     if Path(path).suffix != ".npy":
         return path
     pairs = npyfile.load(existing(path), "edges", "iu")
@@ -131,7 +134,9 @@ def _masks(id_files, n_nodes):
 
 
 def _ids(path, split, n_nodes):
-    """Return the node ids of a split from a file that lists the ids or holds a mask; no ids if `path` is None."""
+    """Return the node ids of `split` from the file `path`, which lists the ids or holds a mask of `n_nodes` nodes. No ids if `path`
+    is None.
+    """
     if path is None:
         return np.empty(0, np.int64)
     ids = textfile.read(path, f"{split} split", np.int64)

@@ -43,7 +43,8 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Return {column: Feature} from {column: transform}, None if all are plain numbers; `fill` is for missing values, `where` for messages.
+    """Return {column: Feature} from `columns`, {column: transform}; None if all are plain numbers. `fill` replaces missing values
+    without an option of their own (None: they are refused), and messages begin with `where`.
 
     Parameters
     ----------
@@ -64,9 +65,8 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
-    """Return MadeFeatures of the columns `wanted`, fitted on the mask `training` unless `stored` is a fit; `values` are more SQL columns.
-
-    The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
+    """Return the features that the transforms `wanted` make of columns of `table`. They are fitted on the rows in the mask
+    `training`, unless `stored` has fitted transforms. `values` are further columns, {name: SQL expression}.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
-    """Raise one error about all table columns that the transforms `wanted` cannot read."""
+    """Raise one error about all columns of `table` with cells that the transforms `wanted` cannot read."""
     errors: list[SarliteError] = []
     for name, feature in wanted.items():
         with collecting(errors):
@@ -128,7 +128,9 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str], values: Mapping[str, str]) -> Table:
-    """Return a view of a table with the columns `numeric` cast to numbers, missing words as NULL, and the expressions `values`."""
+    """Return the name of a view of `table` with the columns `numeric` as numbers, words for missing values as NULL, and the
+    expressions in `values` as further columns.
+    """
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
     check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates)])
     columns = [f"{expression} AS {quote(f'{VALUE}{name}')}" for name, expression in values.items()]
@@ -146,8 +148,8 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return an SQL condition that is true for the training rows; None if `training`, a mask of the rows, is None. The numbers of
-    the training rows are stored in a temporary table.
+    """Return an SQL condition that is true for the rows in `training`, a mask of the rows; None if it is None. The numbers of the
+    training rows are stored in a temporary table.
     """
     if training is None:
         return None

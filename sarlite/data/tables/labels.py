@@ -23,7 +23,7 @@ _MANY = 30  # least number of classes that may be ids by mistake
 
 
 def other_tasks(table: Table, what: str) -> str:
-    """Return the end of a message on labels that are not one class per `what` ("node"): the options that read such labels."""
+    """Return the end of a message about labels that are not one class for each `what`, such as "node": the options for such labels."""
     options = [table.reading.door.option("task", task) for task in ("multilabel", "regress")]
     return f"; labels that are not one class per {what} are read with {' or '.join(options)}"
 
@@ -50,7 +50,8 @@ class Labels(NamedTuple):
 
 def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task: str | None = None,
                 classes: int | None = None, what: str = "node", minus_one_missing: bool = False) -> Labels:
-    """Return the labels in a table's columns, of `classes` classes if not None; -1 or NaN is a missing label. Messages call a row `what`.
+    """Return the labels in `columns` of `table` in the form of `task`. `classes` is the number of classes (None: from the labels),
+    NaN is a missing label, and so is -1 if `minus_one_missing`. Messages call a row `what`.
 
     Parameters
     ----------
@@ -97,7 +98,9 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
 
 
 def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, minus_one_missing: bool) -> None:
-    """Raise a DataError for the first cell in the label columns that `read_labels`, with these arguments, could not read as a label."""
+    """Raise a DataError for the first cell in the label columns that `read_labels`, called with the same arguments, could not read
+    as a label.
+    """
     if task in (None, "classify"):
         _class_values(table, columns[0], task, classes, "node", minus_one_missing)
     elif _are_lists_of_words(table, columns, task):
@@ -124,7 +127,9 @@ def _are_lists_of_words(table, columns, task):
 
 
 def _listed_values(table, column, n_classes, row_word):
-    """Return the `_ClassValues` of the words in a column of lists; raise a DataError if there are none, or for a word like "none"."""
+    """Return the classes, as `_ClassValues`, in a column of lists of words. Raise a DataError if there are none, or for a word like
+    "none" that may mean a missing label.
+    """
     view, name = new_name("entries"), quote(column)
     table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, unnest(list_distinct({name})) AS {name} "
                              f"FROM {table.name}")
@@ -145,7 +150,9 @@ class _ClassValues(NamedTuple):
 
 
 def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
-    """Return the classes in a column of labels and their numbers of rows; raise an error for a value that may or may not be a class."""
+    """Return the classes in a column of labels and the number of rows of each. Raise an error for a value that may or may not be a
+    class, such as "none".
+    """
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
         shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
@@ -171,8 +178,8 @@ def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
 
 
 def _refuse_doubtful_words(table, column):
-    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless the option `null` settles
-    it. The option `null` settles the question.
+    """Raise a DataError for a word such as "none", which may be a class or a missing label, unless the option `null` tells which
+    words mark missing values.
     """
     if table.types[column] != "word" or table.reading.null is not None:
         return
@@ -202,7 +209,9 @@ def _refuse_several(table, column, class_names):
 
 
 def _value_counts(table, column, row_word):
-    """Return ([(value, number of rows)] by ascending value, "number" or "word") of a column of labels; messages call a row `row_word`."""
+    """Return (list of (value, number of rows) by ascending value, "number" or "word") of a column of labels. Messages call a row
+    `row_word`.
+    """
     name, has_value = quote(column), f"NOT {is_missing(table, column)}"
     kind = table.types[column]
     if kind == "word" and not table.typed:
@@ -225,8 +234,8 @@ def _value_counts(table, column, row_word):
 
 
 def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, column_name):
-    """Return the (class number, number of rows) pairs `value_counts`, without -1 if it marks a missing label; refuse a doubtful
-    -1. A doubtful -1, and a value outside 0 .. classes - 1, are refused.
+    """Return the (class number, number of rows) pairs in `value_counts`, without -1 if it marks a missing label. Raise an error for
+    a -1 that may be a class or no label, and for a number outside 0 to `n_classes` - 1.
     """
     rest = [pair for pair in value_counts if pair[0] != -1]
     numbers = [value for value, _ in rest]
@@ -246,7 +255,7 @@ def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, co
 
 
 def _codes(table, column, class_values, workspace):
-    """Return the index in `class_values` of each row's label, (n_rows,) int64; -1 for a row without a label."""
+    """Return the index in `class_values` of the label of each row of `table`, (n_rows,) int64; -1 for a row without a label."""
     compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
     is_number = class_values.kind == "number"
     value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"

@@ -37,7 +37,7 @@ class Named(dict[str, Column]):
 
 
 def columns_of(source: Any) -> list[tuple[str, Column]] | None:
-    """Return [(name, column), ...] of a dict of arrays or a pandas table; None for any other source."""
+    """Return a list of (name, column) of `source`, a dict of arrays or a pandas table; None for any other source."""
     if isinstance(source, Mapping):
         named = [*source.items()]
     elif hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -48,7 +48,8 @@ def columns_of(source: Any) -> list[tuple[str, Column]] | None:
 
 
 def arrow_reader(source: Any, where: str) -> Any:
-    """Return a pyarrow record batch reader over a table in memory; `where` names the table in messages.
+    """Return a pyarrow reader of record batches over `source`, a table in memory. Types that DuckDB reads wrongly are cast;
+    messages call the table `where`.
 
     Nulls, masked values and missing values become nulls.
 
@@ -104,7 +105,7 @@ def _arrow_columns(columns, table_name):
 
 
 def _stream(arrow, source, source_name):
-    """Return a record batch reader over an object with `__arrow_c_stream__`; `arrow` is the module pyarrow."""
+    """Return a reader of record batches over `source`, an object with `__arrow_c_stream__`; `arrow` is the module pyarrow."""
     try:
         return arrow.RecordBatchReader.from_stream(source)
     except arrow.ArrowInvalid as error:
@@ -138,10 +139,7 @@ def _kind_of_type(type_):
 
 
 def parquet_reader(files: Sequence[str]) -> Any:
-    """Return a record batch reader over Parquet files with types that DuckDB reads wrongly; None for other files.
-
-    For other files the result is None, as DuckDB reads them itself.
-    """
+    """Return a reader of record batches over Parquet `files` with types that DuckDB reads wrongly; None if their types are read correctly."""
     arrow, parquet = import_optional("pyarrow", files[0]), import_optional("pyarrow.parquet", files[0])
     schema = parquet.read_schema(files[0])
     if not any(is_zoned_nanoseconds(type_) or arrow.types.is_decimal256(type_) for type_ in schema.types):
@@ -156,8 +154,8 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Return `reader`, a record batch reader, with types that DuckDB cannot read exactly cast to types that it can; `arrow` is
-    pyarrow. DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
+    """Return the record batch `reader`, with types that DuckDB reads wrongly cast to others: 16-bit floats, 256-bit decimals, and
+    zoned nanoseconds, which it cuts to microseconds. `arrow` is the module pyarrow.
     """
     schema = reader.schema
     for at, field in enumerate(schema):
@@ -171,7 +169,9 @@ def _full_width(arrow, reader):
 
 
 def _arrow_array(arrow, column, column_name):
-    """Return a column as a pyarrow array; raise a DataError about `column_name` if it holds objects of several kinds."""
+    """Return `column` as a pyarrow array. Raise a DataError about `column_name` if it holds objects of several kinds, such as words
+    and numbers.
+    """
     values, mask = column, None
     if isinstance(column, np.ma.MaskedArray):
         values, mask = column.data, np.ma.getmaskarray(column)

@@ -105,7 +105,9 @@ class NodeColumns:
             self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _chosen_columns(self, all_columns):
-        """Return the columns to read into DuckDB: those with a role such as id or label, and all others unless the user lists features."""
+        """Return the columns to read into DuckDB, out of `all_columns` of the table: those with a use such as id or label, and all
+        others unless the user lists the features.
+        """
         shown = _named_columns(all_columns)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source
@@ -148,7 +150,8 @@ class NodeColumns:
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
              ones: bool) -> tuple[JsonDict, JsonDict]:
-        """Return (`NodeTable` fields as a dict, report on columns); `target` adds labels and splits, `ones` a feature 1 if there are none.
+        """Return (dict of fields for `NodeTable`, dict on the use of columns) for `n_nodes` nodes. `target` True adds labels and
+        splits; `ones` True adds a feature 1 if there are no features.
 
         Parameters
         ----------
@@ -186,7 +189,9 @@ class NodeColumns:
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Return (`NodeTable` fields of labels and splits, counts of labelled nodes by class and split) from a table's label columns."""
+        """Return (fields of labels and splits for `NodeTable`, counts of labelled nodes by class and split) from the label
+        `columns` of `table`, which is None without labels.
+        """
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, minus_one_missing=table is not self._table)
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
@@ -209,7 +214,7 @@ class NodeColumns:
         return (self._table, self.source.labels) if self.source.labels else (None, ())
 
     def _feature_fields(self, workspace, training):
-        """Return the `NodeTable` fields of the features: rows, column names, and transforms fitted on the mask `training`."""
+        """Return the fields of the features for `NodeTable`: rows, column names and transforms, fitted on the mask `training` of nodes."""
         table, source = self._rows.get("features", self._table), self.source
         if isinstance(table, FeatureRows):
             return {"features": workspace.array("features", map(self._finish, table.pieces))}
@@ -230,7 +235,9 @@ class NodeColumns:
         return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, table_name):
-        """Return ({split: mask}, text on where the splits come from): read from columns or files, or drawn at random."""
+        """Return ({split: mask}, text that tells where the splits come from). They are read from columns or files, or drawn at
+        random among the nodes with `labels`.
+        """
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
         budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")
@@ -312,7 +319,7 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
 
 
 def _feature_rows(connection, source, reading_options):
-    """Return the features of a file or array with one row per node: a `FeatureRows` for a .npy file, else a `Table`."""
+    """Return the features in `source`, a file or an array with row i for node i: as `FeatureRows` for a .npy file, else as a `Table`."""
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
         array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):
@@ -324,7 +331,9 @@ def _feature_rows(connection, source, reading_options):
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError if a table read as row i for node i has a first column that looks like ids; the message names `field`."""
+    """Raise a DataError that names `field` if `table`, whose row i is for node i, has a first column that looks like ids, since ids
+    would not be used.
+    """
     columns = _named_columns(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):
         return
@@ -342,7 +351,7 @@ def _lazily(array, width):
 
 
 def _check_uses(source):
-    """Raise a ConfigError for options of a NodeSource that exclude each other, such as a split column and masks."""
+    """Raise a ConfigError if options in `source` exclude each other, such as a split column and masks."""
     masks = {name: column for name, column in source.masks.items() if column}
     has_labels = bool(source.labels) or "labels" in source.rows
     if source.split and masks:

@@ -12,13 +12,15 @@ from sarlite.types import DType
 
 
 def numbers(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of columns of numbers or lists of numbers; raise a DataError for a missing or invalid cell."""
+    """Return the SQL expressions of `columns`, which hold numbers or lists of numbers. Raise a DataError for a missing or invalid cell."""
     check_cells(table, number_checks(table, columns))
     return number_expressions(table, columns)
 
 
 def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of columns of numbers or lists of numbers; check the lists' lengths, but not the cells."""
+    """Return the SQL expressions of `columns`, which hold numbers or lists of numbers. Only the lengths of the lists are checked,
+    not the cells.
+    """
     for column in columns:
         if table.types[column] == "vector":
             vectors(table, column)
@@ -26,7 +28,9 @@ def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the names of the feature columns of table columns: COLUMN, or COLUMN.0, COLUMN.1, ... if the column holds lists of numbers."""
+    """Return the names of the feature columns that `columns` of `table` give: COLUMN, or COLUMN.0, COLUMN.1, ... for a column of
+    lists of numbers.
+    """
     names = []
     for column in columns:
         width = vectors(table, column) if table.types[column] == "vector" else None
@@ -35,7 +39,7 @@ def column_names(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def matrix(columns: Sequence[Cells], dtype: DType) -> np.ndarray:
-    """Return pyarrow arrays of numbers, or of lists of numbers, side by side as one (n, k) matrix; a null becomes NaN."""
+    """Return pyarrow arrays of numbers, or of lists of numbers, side by side as one matrix of `dtype`, shape (n, k). A null becomes NaN."""
     arrays = []
     for column in columns:
         flat = column.flatten() if hasattr(column, "flatten") and "list" in str(column.type) else column

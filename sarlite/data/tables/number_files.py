@@ -13,7 +13,8 @@ from sarlite.types import Path as AnyPath
 
 def read_csv(path: AnyPath, field: str, dtype: DType, n_rows: int | None = None, columns: int | None = None,
              most: int | None = None) -> Array:
-    """Return the (rows, columns) numbers of a text file without a header, `n_rows` or at most `most` rows; messages call them `field`.
+    """Return the numbers in a text file without a header, shape (n_rows, n_columns), in `dtype`. It must have `n_rows` rows (None:
+    at most `most`) and `columns` columns (None: any). Messages call the numbers `field`.
 
     Parameters
     ----------

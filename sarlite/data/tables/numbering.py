@@ -58,17 +58,18 @@ class NodeNumbering(NamedTuple):
     form: str = "{}"
 
     def typed(self, column: str) -> str:
-        """Return the SQL expression that casts the ids of a column to `id_type`, so that they can be compared."""
+        """Return the SQL expression that casts the ids in `column` to the numbering's type of ids, so that they can be compared."""
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression of a column's join keys with the node table: the ids or their hashes."""
+        """Return the SQL expression that joins `column` with the table of nodes: its ids or, if ids are long, their hashes."""
         return self.form.format(self.typed(column))
 
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], ids_are_names: bool,
                  n_nodes: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of ids in the column `listing`, else in `ends`; None if `ends` hold row numbers and not `ids_are_names`.
+    """Return the NodeNumbering of the ids in the column `listing` or, if None, in `ends`, the columns of edges' ends. Return None
+    if the ends are row numbers already, unless `ids_are_names`.
 
     Parameters
     ----------
@@ -117,7 +118,9 @@ def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
 
 
 def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
-    """Return {"ids": number of ids that differ from another only in blanks or capitals, "example": two of them} or None."""
+    """Return {"ids": number of ids that differ from another id only in blanks or capitals, "example": two of them}; None if there
+    are none.
+    """
     if numbering.id_type != "VARCHAR":
         return None
     folded = "lower(trim(id))"
@@ -130,7 +133,9 @@ def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
 
 
 def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
-    """Return the ids of all nodes by row number, (n_nodes,): words, int64, uint64, or objects if neither integer type fits."""
+    """Return the ids of all nodes in the order of their row numbers, (n_nodes,): words, int64, uint64, or objects if neither
+    integer type fits.
+    """
     words = numbering.id_type != "BIGINT"
     sql = f"SELECT {'CAST(id AS VARCHAR)' if words else 'id'} AS id FROM {numbering.table} ORDER BY n"
     ids = np.asarray(connection.execute(sql).fetchnumpy()["id"])
@@ -141,7 +146,8 @@ def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
 
 
 def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
-    """Return {file name: array} for `names.Names`, which looks up nodes: the names' bytes, their ends, their hashes and node numbers.
+    """Return {file name: array} that `names.Names` needs to look up nodes: the bytes of all names, where each name ends, their
+    hashes and node numbers.
 
     Memory: about 40 bytes per node.
     """
@@ -169,7 +175,7 @@ def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspa
 
 
 def _by_table(id_columns):
-    """Return [(table, names of its id columns), ...] of IdColumns, so that one scan of a table reads all of its id columns."""
+    """Return a list of (table, names of its id columns) from `id_columns`, so that one scan of a table reads all of its id columns."""
     grouped: dict[str, tuple[Table, list[str]]] = {}
     for table, column in id_columns:
         grouped.setdefault(table.name, (table, []))[1].append(column)
@@ -177,7 +183,9 @@ def _by_table(id_columns):
 
 
 def _are_numbers(node_type, ends):
-    """Return True if all ids of the edges' `ends` are node numbers, False if none is; a mixture raises a DataError."""
+    """Return True if all ids in `ends`, the columns of edges' ends, are node numbers, and False if none is. Raise a DataError for a
+    mixture.
+    """
     counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
                for column, n_whole in zip(of_table, table.one(*(f"count({node_number(table, name)})" for name in of_table)))]
     total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
@@ -208,8 +216,8 @@ def count_distinct(ends: Sequence[IdColumn]) -> int:
 
 
 def _id_type(node_type, id_columns):
-    """Return the SQL type, of words or of whole numbers, that all ids of a node type are cast to before they are compared. A
-    DataError is raised if some columns of ids have words and others have whole numbers.
+    """Return the SQL type, of words or of whole numbers, that all ids of `node_type` are cast to for comparison. Raise a DataError
+    if some of `id_columns` hold words and others whole numbers.
     """
     kinds = {column.kind for column in id_columns if column.table.n_rows}
     words = next((column for column in id_columns if column.kind == "word" and column.table.typed and

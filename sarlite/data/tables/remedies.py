@@ -22,7 +22,8 @@ _DATE_FORMS = {
 
 
 def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
-    """Return advice for a message: the SQL "`rows` FROM file `condition`", such as "SELECT * FROM t.csv WHERE x > 0", and its `effect`.
+    """Return advice for a message: an SQL query such as "SELECT * FROM t.csv WHERE x > 0" and its `effect`. `rows` is its SELECT
+    part, and `condition` the part after the file.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
 
 
 def replacement(table: Table, column: str, expression: str, effect: str) -> str:
-    """Return advice for a message: an SQL query that reads `expression` in place of a table's column, and its `effect` in words."""
+    """Return advice for a message: an SQL query that reads `expression` in place of the column `column`, and its `effect` in words."""
     return query_remedy(table, f"SELECT * REPLACE ({expression} AS {quote(column)})", "", effect)
 
 

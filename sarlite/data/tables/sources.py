@@ -100,7 +100,7 @@ class Table:
         return self.connection.execute(f"SELECT {expression} FROM {self.name} WHERE rowid = {row}").fetchone()[0]
 
     def one(self, *expressions: str, condition: str = "true") -> tuple[Any, ...]:
-        """Return the values of SQL aggregates, such as "count(*)", over the rows that meet `condition`."""
+        """Return the values of SQL aggregates, such as "count(*)", over the rows that meet the SQL `condition`, as a tuple."""
         sql = f"SELECT {', '.join(expressions)} FROM {self.name} WHERE {condition}"
         return tuple(self.connection.execute(sql).fetchone())
 
@@ -111,9 +111,8 @@ class Table:
 
 
 def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[list[Cells]]:
-    """Yield the columns of a query's result as lists of pyarrow arrays, at most 65,536 rows at a time, fewer for many columns.
-
-    Batches of many columns have fewer rows.
+    """Yield lists of pyarrow arrays, one array per column, with the rows of the result of the query `sql` in order: at most 65,536
+    at a time, fewer if `n_columns` is large.
     """
     for batch in connection.execute(sql).to_arrow_reader(max(2048, min(_ROWS, _CELLS // n_columns))):
         yield batch.columns
@@ -121,7 +120,8 @@ def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[li
 
 @contextlib.contextmanager
 def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterator[Connection]:
-    """Yield a private connection to DuckDB, closed at the context's end; data beyond `n_bytes` of memory go to files in `folder`.
+    """Yield a private connection to DuckDB, which is closed at the end of the context. Data beyond `n_bytes` of memory (None: four
+    fifths of the machine's) go to files in `folder`; None for `folder` writes no files.
 
     Parameters
     ----------
@@ -151,7 +151,8 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
 
 def read(connection: Connection, source: object, reading_: Reading, required: Sequence[str | None], where: str,
          choose_columns: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read the columns that `choose_columns(names)` returns into DuckDB as a Table called `where`; columns in `required` must exist.
+    """Read columns of `source` into DuckDB and return them as a Table. `choose_columns(names)` selects the columns, by default
+    those in `required`, which must exist. Messages call a source without a file name `where`.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ def new_name(start: str) -> str:
 
 
 def kind_of(type_: object) -> str:
-    """Return the kind of values of a DuckDB type: "whole", "float", "bool", "word", "date", "vector", "list" or "other"."""
+    """Return the kind of values of `type_`, a DuckDB type: "whole", "float", "bool", "word", "date", "vector", "list" or "other"."""
     name = str(type_)
     if name.endswith("]"):
         return "vector" if _VECTOR.match(name) else "list"
@@ -248,7 +249,9 @@ def _check_names(source_name, names):
 
 
 def _relation(connection, source, reading_options, required_columns, source_name, exit_stack):
-    """Make a source readable by DuckDB until `exit_stack` closes; return (SQL text after FROM, column names, True if they have types)."""
+    """Make `source` readable by DuckDB until `exit_stack` closes. Return (SQL text for use after FROM, names of all columns, True
+    if the columns have types, False if all are words).
+    """
     if isinstance(source, Query):
         exit_stack.callback(connection.execute, "USE memory")
         return _of_query(connection, source, source_name)
@@ -285,7 +288,9 @@ def _relation(connection, source, reading_options, required_columns, source_name
 
 
 def _json(connection, path, file_list, required_columns):
-    """Return (SQL text after FROM, column names, True) for JSON files, given as an SQL list; dates and UUIDs are read as words."""
+    """Return (SQL text for use after FROM, names of all columns, True, as they have types) for JSON files. `file_list` is an SQL
+    list of their names; dates and UUIDs are read as words.
+    """
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({file_list}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
     nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
@@ -344,13 +349,15 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Return (`relation`, its column names, True); `relation` is SQL text for use after FROM, with typed columns."""
+    """Return (`relation`, the names of its columns, True, as they have types). `relation` is SQL text for use after FROM."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, exit_stack):
-    """Register a record batch reader with DuckDB until `exit_stack` closes; return (its name in SQL, column names, True)."""
+    """Make `reader`, of record batches, visible to DuckDB until `exit_stack` closes. Return (its name in SQL, names of all columns,
+    True, as they have types).
+    """
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
     if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
@@ -360,7 +367,9 @@ def _registered(connection, reader, exit_stack):
 
 
 def _of_query(connection, query, source_name):
-    """Return (SQL text for use after FROM, column names, True) for a Query, after checking that it is a single SELECT statement."""
+    """Return (SQL text for use after FROM, names of all columns, True, as they have types) for a Query, after a check that it is a
+    single SELECT statement.
+    """
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
         raise ConfigError(f"{source_name}: query: expected one SELECT statement")
@@ -373,7 +382,7 @@ def _of_query(connection, query, source_name):
 
 
 def _attach(connection, query, source_name):
-    """Attach the SQLite or PostgreSQL database of a Query to DuckDB, by DuckDB's extension for it."""
+    """Attach the SQLite or PostgreSQL database of `query` to DuckDB, so that the query can read its tables."""
     postgres = query.database.startswith(("postgres://", "postgresql://"))
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):

@@ -78,7 +78,9 @@ class TextForm:
         return f"{len(self.names)} columns, {', '.join(self.names)}, {parted}, in {self.encoding.upper()}"
 
     def relation(self, files: Sequence[str], kind: str = "VARCHAR") -> str:
-        """Return the SQL text, for use after FROM, that reads files of this layout; words are read as SQL type `kind`."""
+        """Return the SQL text, for use after FROM, that reads `files` of this layout as one table. Words are read as the SQL type
+        `kind`.
+        """
         common = f"auto_detect=false, encoding='{self.encoding}', max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}"
         if self.delimiter is None or self.comment is not None:
             return self._split_lines(listing(files), common, kind)
@@ -106,7 +108,8 @@ class TextForm:
 
 
 def text_form(connection: Connection, path: str, reading: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
-    """Return the layout of a text file of `n_bytes` bytes, from the user's options and the first lines; columns `asked` will be read.
+    """Return the layout of the text file `path`, of `n_bytes` bytes, from the user's options in `reading` and the file's first
+    lines. The columns `asked` must be in its header.
 
     Parameters
     ----------
@@ -159,7 +162,9 @@ def is_number(word: str) -> bool:
 
 
 def line_end_change(path: str) -> str | None:
-    """Return a text about the first place where the kind of line end changes in a text file; None if it does not."""
+    """Return text about the first line of the text file `path` that ends in another way than the lines above it; None if all lines
+    end alike.
+    """
     if path.endswith(".zst"):
         return None
     opened = gzip.open if path.endswith(".gz") else open
@@ -215,7 +220,9 @@ def _rows(lines, delimiter):
 
 
 def _is_header(first_row, second_row, expected_names):
-    """Return True if the first row of a file, a list of words, holds column names, False if it holds data, None if that is in doubt."""
+    """Return True if `first_row`, the first words of a file, holds names of columns, False if it holds data, and None if that is in
+    doubt. `second_row` and the `expected_names` help to decide.
+    """
     words = [word.strip() for word in first_row]
     named, numbers = {*expected_names} & {*words}, [is_number(word) for word in words]
     if not all(map(is_number, named)):

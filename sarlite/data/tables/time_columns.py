@@ -34,7 +34,8 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return the SQL that reads a column of dates, timestamps, ISO 8601 words or whole numbers as times, and their kind; check all cells.
+    """Return the SQL expression that reads a column of dates, timestamps, ISO 8601 words or whole numbers as times, with their
+    kind, as `Times`. All cells are checked.
 
     Raises
     ------
@@ -120,8 +121,8 @@ def date_check(table: Table, column: str) -> CellCheck:
 
 
 def _times_in_words(table, column):
-    """Return, as `Times`, the SQL that reads a column of words as dates or as integers, and which of the two; check all its
-    cells. The times are dates if more words are dates than whole numbers; otherwise they are integers.
+    """Return the SQL expression that reads a column of words as times, with their kind, as `Times`, after a check of all cells. The
+    kind is "dates" if more words are dates than whole numbers, else "integers".
     """
     name, missing = quote(column), is_missing(table, column)
     dates = date_of_word(name)

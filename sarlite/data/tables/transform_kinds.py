@@ -81,14 +81,13 @@ class Column:
         return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
 
     def shown(self, value: float) -> str:
-        """Return a number as text, or for a column of dates the date that is `value` seconds after 1970-01-01."""
+        """Return the number `value` as text; for a column of dates, the date that is `value` seconds after 1970-01-01."""
         date = self.reads == "date"
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], only_missing: bool = False) -> None:
-        """Raise a DataError for a value that `kind` cannot read (unless `only_missing`) or a missing value without a word in `missing`.
-
-        Missing values are allowed if `missing` states their replacement. With `only_missing` only missing values are looked for.
+        """Raise a DataError for a missing value, unless `missing` has words that say how to treat it, or for a value that the
+        transform `kind` cannot read, unless `only_missing`.
         """
         if not only_missing:
             self._check_values()
@@ -125,7 +124,9 @@ class Column:
             self.refuse(f"isinf({cast})", "is infinite")
 
     def refuse(self, condition: str, why: str) -> None:
-        """Raise a DataError if a row meets an SQL condition; the message names the first such row and its value, and ends in `why`."""
+        """Raise a DataError if the SQL `condition` holds for a row. The message names the first such row and its value, and ends in
+        `why`.
+        """
         odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
         if self.connection.execute(odd).fetchone() is None:
             return
@@ -179,10 +180,11 @@ class Kind:
         return {}
 
     def check(self, column: Column, statistics: Statistics) -> None:
-        """Raise a DataError if statistics, fitted on other data, cannot be applied to a column."""
+        """Raise a DataError if `statistics`, fitted on other data, cannot be applied to `column`."""
 
     def outputs(self, name: str, value: str, statistics: Statistics) -> dict[str, str]:
-        """Return {feature name: SQL expression} of the feature columns that the transform computes from `value`.
+        """Return {feature name: SQL expression} of the feature columns that the transform computes from a column. `value` is the
+        SQL expression of the column's value, and `name` the column's name.
 
         Parameters
         ----------

@@ -47,7 +47,8 @@ class Feature:
 
     @classmethod
     def parse(cls, value: object, where: str) -> "Feature":
-        """Return the Feature of a TOML value such as "standard" or {"transform": "hash", "n": 32}; `where` begins error messages.
+        """Return the Feature that a TOML value states: "standard", or a dict such as {"transform": "hash", "n": 32}. Messages begin
+        with `where`.
 
         Parameters
         ----------
@@ -86,7 +87,9 @@ class Feature:
 
 
 def _fills(value: object, kind: Kind, transform: str, name_in_errors: str) -> tuple[str, ...]:
-    """Return the words of the option `missing`, such as "mean+indicator", after checking that a transform of class `kind` allows them."""
+    """Return the words in `value`, the option `missing`, such as "mean+indicator" for the mean and a column that marks gaps. Raise
+    an error if the transform, of class `kind`, does not allow them.
+    """
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
     for word in words:
@@ -99,7 +102,7 @@ def _fills(value: object, kind: Kind, transform: str, name_in_errors: str) -> tu
 
 
 def _argument(transform: str, value: Any, name_in_errors: str) -> int | None:
-    """Return the number that a transform takes, checked, such as 32 in "hash:32"; None if it takes none."""
+    """Return `value`, the number that `transform` takes, such as 32 in "hash:32", after a check; None if it takes none."""
     if value is None and transform not in _NEEDED:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
@@ -146,7 +149,8 @@ class Fitted:
 
     def expressions(self, connection: Connection, relation: str, name_in_errors: str | None = None, numeric: Collection[str] = (),
                     option_notation: Door = MAPPING) -> dict[str, str]:
-        """Return {feature name: SQL expression} over `relation`, an SQL table or view; columns `numeric` hold only finite numbers or null.
+        """Return {feature name: SQL expression} of the transforms over `relation`, an SQL table or view. Cells are checked, except
+        in the columns `numeric`, which hold only finite numbers or null.
 
         The expressions are FLOAT and never null.
 
@@ -248,7 +252,8 @@ class Fitted:
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, name_in_errors: str | None = None,
         numeric: Collection[str] = (), option_notation: Door = MAPPING) -> Fitted:
-    """Return transforms of `columns` of `relation`, an SQL table or view, fitted on rows that meet the SQL condition `training`.
+    """Return the transforms `columns`, {column: Feature}, fitted on `relation`, an SQL table or view. Statistics are computed on
+    the rows that meet the SQL condition `training`; None takes all rows.
 
     Parameters
     ----------
@@ -314,7 +319,9 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], name_in_errors: str, training: str | None = None,
              option_notation: Door = MAPPING) -> dict[str, Column]:
-    """Return {name: Column} of the columns `wanted` of an SQL table or view; `training` is the SQL condition of training rows."""
+    """Return {name: Column} of the columns `wanted` of `relation`, an SQL table or view. `training` is the SQL condition of the
+    rows for statistics; None takes all rows.
+    """
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:
@@ -326,7 +333,9 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
 
 
 def _outputs(name: str, feature: Feature, statistics: Statistics, value: str) -> dict[str, str]:
-    """Return {name of feature column: SQL expression, never NULL} for the table column `name`, whose value is the SQL `value`."""
+    """Return {name of feature column: SQL expression, never NULL} of `feature`, fitted with `statistics`. `name` is the table
+    column, and `value` the SQL expression of its value.
+    """
     kind = KINDS[feature.transform]
     fill = statistics.get("fill", 0.0 if "0" in feature.missing else None)
     filled = f"coalesce({value}, {as_double(fill)})" if kind.numeric and fill is not None else value
