@@ -139,7 +139,7 @@ def _kind_of_type(type_):
 
 
 def parquet_reader(files: Sequence[str]) -> Any:
-    """Return a reader of record batches over Parquet `files` with types that DuckDB reads wrongly; None if their types are read correctly."""
+    """Return a reader of record batches over Parquet `files` with types that DuckDB reads wrongly; None if there are none."""
     arrow, parquet = import_optional("pyarrow", files[0]), import_optional("pyarrow.parquet", files[0])
     schema = parquet.read_schema(files[0])
     if not any(is_zoned_nanoseconds(type_) or arrow.types.is_decimal256(type_) for type_ in schema.types):
