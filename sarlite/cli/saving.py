@@ -23,7 +23,7 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """Writer of a run's files and checkpoints during training, which ends the run in order after a signal.
+    """Writer of a run's files and checkpoints during training; after SIGINT or SIGTERM it saves a last checkpoint and ends the run.
 
     Every method except `votes` is collective. The ranks agree on signals, on the time for a checkpoint and on write
     errors of rank 0 by votes that are summed together with the loss (`step.PiggybackReduce`). All ranks therefore stop

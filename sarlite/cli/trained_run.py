@@ -67,8 +67,8 @@ class CheckpointOptions:
     """Training options of the command line by name, which override the options in the checkpoint."""
 
     def with_overrides(self: Own, values: OptionValues) -> Own:
-        """Return a copy of these options that also has `values`, the training options of the command line, and the path of the
-        checkpoint's file in place of a run's folder.
+        """Return a copy of these options with the training options `values` of the command line. If the run was named by its folder, the
+        copy has the path of the folder's checkpoint file.
 
         The number of threads is left out, because it may differ between ranks.
         """

@@ -58,8 +58,8 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Return the result of `quality` without counts by pair of parts, for a division that is not stored: `parts` has the part of
-    each node of `dataset`.
+    """Measure a division that is not stored, where `parts` has the part of each node of `dataset`: return the dict of `quality` (cut
+    edges, balance and more), but without the edge counts of each pair of parts.
     """
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]

@@ -458,9 +458,8 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return a factor of each sampled edge, (n_edges,), so that `reducer` over a sample estimates the result over all edges;
-        None here, because this graph has all edges. A subclass whose edges of a row share one factor returns it by `scales`
-        instead.
+        """Return a factor for each sampled edge, (n_edges,), with which `reducer` over the sampled edges estimates `reducer` over all
+        in-edges; None here, because nothing is sampled. A subclass with one factor for each row overrides `scales` instead.
         """
         return None
 

@@ -207,8 +207,9 @@ def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Arr
 def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                     dsrc: Array, ddst: Array | None, *, slope: float, dropout: EdgeDropout | None = None,
                     sums: Array | None = None, accumulate: bool = True) -> None:
-    """Add attention's gradients over a CSR's edges by source to dz, dsrc and ddst, from `g`, the output's gradient, and `ends`, the
-    result of `attend_ends`. With `sums`, partial sums of ddst are added to it, one part for each thread.
+    """Compute the gradients dz, dsrc and ddst of attention from the output's gradient `g`, over edges by source (CSR t_indptr,
+    t_indices). z, src, `slope` and `dropout` are those inputs of the forward pass; `ends` is the result of `attend_ends`. Gradients are
+    added, or with `accumulate` False overwritten; `sums` collects each thread's part of ddst over several calls.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one

@@ -134,7 +134,8 @@ def sample(indptr: Array, indices: Array, rows: Array, k: int, *, kind: str = "u
            loops: Array | None = None, dst_ids: Array | None = None, src_ids: Array | None = None,
            numbering: Numbering | None = None) -> tuple[Array, Array, Array]:
     """Sample up to k in-edges for each of `rows`, by the method `kind`, and a self loop where `loops` is True. Return a CSR over `rows`
-    as (indptr, sources, position of each edge in `indices`). With `numbering`, sources that are new to its batch are marked.
+    as (indptr, sources, position of each edge in `indices`). The draw depends on `key` and on the global ids `dst_ids` and `src_ids`
+    alone; sources join the batch of `numbering`.
 
     Parameters
     ----------

@@ -345,7 +345,7 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
 
 
 def _check_recency(unit: object, graph: Any) -> None:
-    """Raise a ConfigError if `unit` is not a number above 0, or if `graph` has several relations or no times of edges."""
+    """Raise a ConfigError unless `unit`, the time unit of the edge feature recency, is above 0 and `graph` has one relation with times."""
     if isinstance(graph, NodeType):
         raise ConfigError("recency is an edge feature of a Graph, but the graph is relational, whose models take no edge "
                           "features", "recency")

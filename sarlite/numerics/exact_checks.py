@@ -115,7 +115,7 @@ def _reshape_keeps_rows(shape, new_shape):
 
 
 def _index_keeps_rows(ndim, index):
-    """Return True if `index`, of an array with `ndim` axes, selects a slice of axis 0 and keeps the slice on axis 0 of the result."""
+    """Return True if x[index], for x with `ndim` axes, takes a slice of the rows, so that axis 0 of the result is still axis 0 of x."""
     parts = index if isinstance(index, tuple) else (index,)
     first = parts[0] if parts else Ellipsis
     if first is Ellipsis:

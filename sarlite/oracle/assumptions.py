@@ -69,8 +69,8 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges`, the edges that an earlier finding
-    names, if its loss or its double count explains all wrong elements.
+    """Test each edge in `difference.suspect_edges`, the edges that an earlier finding names: if leaving it out or counting it twice
+    explains all wrong elements, yield (cause as text, tuple of this one edge (src, dst)).
     """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:

@@ -65,8 +65,8 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if the cases on this graph have equal values for sizes that the caller left open, such as n_heads and n_feat. The
-        graph's name decides; about half of the graphs are square.
+        """True if a case on this graph gives one and the same number to all sizes that the caller left open, such as n_heads and n_feat.
+        The graph's name decides; about half of the graphs are square.
         """
         return bool(self.seed % 2)
 

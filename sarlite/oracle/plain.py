@@ -58,7 +58,7 @@ class Arithmetic(Protocol[T]):
         """Return the number x rounded to the floating type `dtype`, such as "float32"."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Return the value and the error bound of the number x as a BoundedArray; the bound allows for `rounds` further roundings."""
+        """Return x, a number of this arithmetic, as a BoundedArray. Its error bound allows for `rounds` later roundings."""
 
 
 class FloatArithmetic:

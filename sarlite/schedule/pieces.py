@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
 
     @property
     def n_columns(self) -> int:
-        """Number of arriving rows that are columns of the block."""
+        """Number of the rows received in this piece that are sources of its edges, which are the columns of its CSR block."""
         return self.n_rows if self.needed is None else length(self.needed)
 
     def cut(self, n: int) -> list["Arrival"]:

@@ -36,8 +36,8 @@ class Joined(NamedTuple):
 
 
 def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Mapping[str, int]) -> Joined:
-    """Return the edge lists of several relations, (src, dst) of node numbers by type, as one graph whose nodes are numbered from 0
-    through all types in the order of `n_nodes`.
+    """Return one CSR by destination with the edges of all relations, as Joined. Node i of a type becomes i plus the number of nodes of
+    all types before it in `n_nodes`.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Arrivals:
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, Array]:
-        """Return {id(end): gradient} for each end that a gradient has reached: a leaf or an older node, where the pass stops."""
+        """Return {id(t): gradient} of the tensors where this backward pass stops: leaves, and nodes from before its part of the tape."""
         return {key: _to_array(self._cells[key]) for key in self.ends}
 
     def leaves(self) -> Iterator[tuple[Leaf, Cell]]:

@@ -125,7 +125,7 @@ class LinkLoader(NeighborLoader):
 
     @staticmethod
     def _messages(graph: Any) -> Any:
-        """Return the node graph of a `LinkGraph` along whose edges messages pass in this loader's batches: here the one for training."""
+        """Return the node graph that messages pass on. A `LinkGraph` has one for training, returned here, and one for scoring."""
         return graph.draw.nodes
 
     def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:

@@ -258,7 +258,7 @@ class PairsTable(NamedTuple):
     columns: dict[str, str]
 
     def pairs(self, ends: Sequence[Ends]) -> Array:
-        """Return the pairs of all rows, (n, 2) int64, as ids within the node types `ends`."""
+        """Return (source, destination) of each link of the table, (n, 2) int64, as ids within the two node types that `ends` describes."""
         return np.stack([column_ids(self.table, column, end) for column, end in zip(self.ends, ends)], 1)
 
 

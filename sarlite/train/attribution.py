@@ -95,8 +95,8 @@ class Scorer:
             return self.output(self._tensors(self.inputs, False)).data[0]
 
     def gradients(self, inputs: Inputs) -> Inputs:
-        """Return the gradients of the score with respect to the input rows and the learned rows, as `Inputs`; `inputs` are the values where
-        they are computed.
+        """Return, as `Inputs`, the gradients of the explained score with respect to the input rows and the learned embedding rows, taken
+        at the values `inputs`.
         """
         x = self._tensors(inputs, True)
         self.score(self.output(x)).backward()

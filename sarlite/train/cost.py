@@ -126,8 +126,8 @@ class Shape(NamedTuple):
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return three lists with an entry for each aggregation of a step (of an evaluation unless `training`): numbers for one halo row that
-    are fetched in the forward pass, fetched again in the backward pass, and pushed there as gradients.
+    """Return three lists with an entry for each aggregation of a step (of an evaluation unless `training`): how many values of
+    a halo row are fetched in the forward pass, fetched again in the backward pass, and pushed back there as gradients.
 
     The first layer's sums of constant features are stored in the first step, and are not counted.
 

@@ -43,8 +43,8 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return how a run uses edge values. The options `edge_weights` and `edge_features` decide; None means that an array is used if the
-    model class `cls` supports it and the data have it. `signed` is True if weights may be negative.
+    """Return EdgeValueUse(weights, features, signed): for edge weights and for edge features True, False, "there" (used if the data have
+    them) or None. An option that is None gives "there" if the model class `cls` supports the array, else None.
 
     Parameters
     ----------

@@ -59,8 +59,8 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
 
 
 def _value(trainer: Trainer, name: str, judged: Array, split: str) -> float | None:
-    """Return the metric called `name` of one split, None if the split has no links. `judged` has a row for each link of all splits, as
-    metrics take it: scores, or positions by score. Collective.
+    """Return the metric called `name` of one split, None if the split has no links. `judged` has a row for each link of all splits: its
+    scores, or for metrics of rankings its position among the candidates. Collective.
     """
     metric = find_metric("link", name).make()
     metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])

@@ -65,8 +65,9 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
-    """Return the features that the transforms `wanted` make of columns of `table`. They are fitted on the rows in the mask
-    `training`, unless `stored` has fitted transforms. `values` are further columns, {name: SQL expression}.
+    """Transform the columns `wanted`, {name: Feature}, of `table` into features. Statistics such as means and categories come from the
+    rows in the mask `training` (None: all rows), or from `stored`, the statistics of an earlier call. `values`, {name: SQL expression},
+    become further columns of the result's view.
 
     Parameters
     ----------

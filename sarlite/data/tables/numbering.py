@@ -31,7 +31,7 @@ class IdColumn(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of the column's values, "word" or "whole" for valid ids, as in `Table.types`."""
+        """Kind of the column's values, as in `Table.types`; only "word" (text) and "whole" (whole numbers) can be ids."""
         return self.table.types[self.column]
 
 

@@ -219,8 +219,8 @@ class _Link:
             del job
 
     def exchanged(self, job: _Job) -> list[Rows]:
-        """Send the messages of `job`, one exchange, to the other ranks. Return a list by rank of the received (positions in the halo
-        list, steps that computed the rows, rows).
+        """Exchange the embedding rows of `job` with the other ranks. Return, for each sending rank, (positions of the rows in this rank's
+        list of halo rows, step that computed each row, the rows).
         """
         try:
             return self._exchanged(job)

@@ -202,7 +202,7 @@ class DemandPush:
             self._put(lists.rows, 0, features[lists.rows])
 
     def _nothing_sent(self) -> list[Array]:
-        """Return, for each peer, the step of the last sent version of each row in its list: -1 before the first; [] without a record."""
+        """Return the initial record of sent versions: for each peer -1 for each row that may be sent to it; [] if no record is kept."""
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
