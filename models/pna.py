@@ -79,8 +79,8 @@ def _scalers(graph: LayerGraph, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any],
 
 
 def _delta(graph: LayerGraph) -> float:
-    """Return the mean of log(d + 1), d the in-degree, over the rows of all ranks; 1 if no row has an in-edge. Collective. The sum
-    runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.
+    """Return the mean of log(d + 1) over the rows of all ranks, where d is the in-degree; 1 if no row has an in-edge. Rows are
+    counted by degree before the sum, so its bits do not depend on the number of ranks. Collective.
     """
     most = int(graph.comm.allreduce(np.array([graph.in_degrees.max(initial=0)]), "max")[0])
     n_rows = graph.comm.allreduce(np.bincount(graph.in_degrees, minlength=most + 1))

@@ -94,8 +94,9 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
                       beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
                       out: Array | None = None, means: Array | None = None, dx: Array | None = None,
                       sums: Array | None = None) -> None:
-    """Overwrite `dx` with the gradient of x, and `sums` with the gradients of beta and gamma, from `g`, the gradient of the result
-    `out` of `activate`. `means` are the `sums` of all ranks divided by the number of their rows.
+    """Compute the backward pass of `activate` from `g`, the gradient of its result `out`: overwrite `dx` with the gradient of x,
+    and `sums` with the gradients of beta and gamma over this rank's rows. For the gradient of x in batch norm, `means` must hold
+    the `sums` of all ranks divided by the number of all rows.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and
@@ -144,8 +145,9 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
 
 def _activation(kind: str, alpha: float, normal: Normal | None, beta: Array | None, mask: Mask | None,
                 dtype: ArrayDType, n: int, n_feat: int, only_kind_with_beta: str | None = None) -> dict[str, Any]:
-    """Check the arguments of `activate` or `activate_backward`, for x (n, n_feat) of `dtype`; return the fields of their C struct as a
-    dict. `only_kind_with_beta` is the only kind that reads beta; None if all kinds do.
+    """Check the arguments of `activate` or `activate_backward` for an input (n, n_feat) of `dtype`, and return the fields of their
+    C struct as a dict. `only_kind_with_beta` names the only kind for which the kernel reads beta; None means that it reads beta for
+    all kinds.
     """
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")

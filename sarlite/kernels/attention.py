@@ -102,8 +102,9 @@ def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_de
 
 def attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array, acc: Array,  # noqa: E741
            *, slope: float, rows: Array | None = None, dropout: EdgeDropout | None = None, accumulate: bool = True) -> None:
-    """Add the edges of a CSR to the online softmax of attention: m holds each row's largest score so far, l the sum of exp(score - m),
-    acc the sum of exp(score - m) z. An edge's score is leaky_relu(src + dst, slope).
+    """Add the edges of a CSR to attention's running softmax, for source rows `z` and scores leaky_relu(src[source] + dst[row],
+    slope). For each row, m holds the largest score so far, l the sum of exp(score - m), and acc the sum of exp(score - m) z. If
+    `accumulate` is False, these start anew.
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
@@ -207,9 +208,9 @@ def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Arr
 def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                     dsrc: Array, ddst: Array | None, *, slope: float, dropout: EdgeDropout | None = None,
                     sums: Array | None = None, accumulate: bool = True) -> None:
-    """Compute the gradients dz, dsrc and ddst of attention from the output's gradient `g`, over edges by source (CSR t_indptr,
-    t_indices). z, src, `slope` and `dropout` are those inputs of the forward pass; `ends` is the result of `attend_ends`. Gradients are
-    added, or with `accumulate` False overwritten; `sums` collects each thread's part of ddst over several calls.
+    """Compute the gradients dz, dsrc and ddst of attention from `g`, the output's gradient, and `ends`, the result of
+    `attend_ends`. The edges are a CSR by source (t_indptr, t_indices); z, src, `slope` and `dropout` are as in `attend`. dz and
+    dsrc are added to, or overwritten if `accumulate` is False; `sums`, if given, collects ddst by thread.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one

@@ -78,9 +78,9 @@ def exact_squares(x: Array, inverse: Array) -> Array:
 
 
 def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduction: str, by: Array | None = None) -> Array:
-    """Reduce each column of v = (x - centre) * scale * y, or of ((x - centre) * scale)^2 if `y` is None. "largest" returns the largest
-    |v|, "squares" an integer bound of 2^20 * sum of (v * by)^2, each (F,). "sum" returns the exact sums of v rounded to multiples that
-    `by` defines, (2, F).
+    """Reduce each column of v = (x - centre) * scale * y, or of v = ((x - centre) * scale)^2 if `y` is None. `reduction` "largest"
+    returns the largest |v|, and "squares" an integer of at least 2^20 * sum of (v * by)^2, each (F,). "sum" returns the exact sums
+    of v, (2, F), after rounding to multiples that `by` defines.
 
     The reduced matrix v = (x - centre) * scale * y is never in memory, only one row at a time.
 
@@ -116,8 +116,9 @@ def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduct
 
 
 def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: float) -> Array:
-    """Return a.T @ g as exact sums, (levels, m, n), with the same bits for any order of the rows. Terms of element (p, q) are rounded
-    to a grid, which is of_a[p] * of_g[q] for the first level, and `step` times as much for the second.
+    """Return a.T @ g as exact sums, (levels, m, n), whose bits do not depend on the order of the rows. The terms of element (p, q)
+    are rounded to multiples of a power of two, which of_a[p] * of_g[q] sets. For float64 a second level sums the remainders,
+    rounded to multiples `step` times as large.
 
     Parameters
     ----------
@@ -149,8 +150,8 @@ def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: floa
 
 
 def exact_whole(sums: Array, out: Array, scale: Array | None = None) -> None:
-    """Overwrite `out` with `scale` times the exact `sums`, rounded once. Each sum is stored as one or two float64 numbers to add, and
-    `scale` None stands for 1.
+    """Round exact sums once to the dtype of `out`: overwrite `out` with `scale` times the sums (None: 1). Each sum in `sums` is
+    stored as one or two float64 numbers to add.
 
     Parameters
     ----------
@@ -182,8 +183,9 @@ def exact_function(name: str, x: Array) -> Array:
 def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid: Array, *, rows: Array | None = None,
                eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
                scale: Array | None = None, accumulate: bool = True) -> None:
-    """Compute the product of `spmm`, A @ x over the edges of a CSR, with the same bits for any order of edges: terms are rounded to
-    multiples that `grid` defines. By its shape, `out` gets exact sums, or sums that are rounded once and multiplied by `scale`.
+    """Compute A @ x like `spmm`, where A is a CSR, with the same bits for any order of edges; terms are rounded to multiples that
+    `grid` defines. An `out` of shape (n_out, levels, ...) gets the exact sums, of shape (n_out, ...) the sums rounded once, times
+    `scale`.
 
     Parameters
     ----------
@@ -208,9 +210,9 @@ def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid:
 def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array,  # noqa: E741
                  acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
                  dropout: EdgeDropout | None = None) -> None:
-    """Add a CSR's edges to the softmax of attention, given each row's largest score m: `l` sums exp(score - m), and `acc` sums
-    exp(score - m) z. The sums have the same bits for any order of edges, because terms are rounded to multiples that `grid_l` and
-    `grid` define.
+    """Add a CSR's edges to the softmax of attention, as `attend` does, but with the same bits for any order of edges. m must hold
+    each row's largest score already. `l` sums exp(score - m), and `acc` sums exp(score - m) z; their terms are rounded to multiples
+    that `grid_l` and `grid` define.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -219,7 +221,7 @@ def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array
     indptr, indices, z, src, dst, slope, rows, dropout
         See `attend`.
     m : (n_out, H), z's dtype
-        Largest score of each row and head. If `l` and `acc` have no levels, the rows of the CSR are overwritten.
+        Largest score of each row and head. If `l` and `acc` have no levels, it is computed here for the rows of the CSR.
     l : (n_out, levels, H) float64, or (n_out, H), z's dtype
         With levels, accumulates. Without levels, the CSR must hold all edges of its rows, and l gets 1 / l, rounded
         once.
@@ -241,8 +243,9 @@ def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array
 def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                           dsrc: Array, sums: Array, grid_z: Array, grid_s: Array, *, slope: float,
                           dropout: EdgeDropout | None = None) -> None:
-    """Add attention's gradients to dz, dsrc and `sums` (the gradient of dst, by thread), with the same bits for any order of edges. `g`
-    is the output's gradient, and `ends` the result of `attend_ends`. Terms are rounded to multiples that `grid_z` and `grid_s` define.
+    """Compute attention's gradients as `attend_backward` does, with the same bits for any order of edges: add them to dz, dsrc and
+    `sums`, which collects the gradient of the destinations' scores by thread. Terms are rounded to multiples that `grid_z` (for dz)
+    and `grid_s` define.
 
     The transposed CSR lists the edges by source.
 
@@ -272,8 +275,9 @@ def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Arra
 
 
 def _sums_or_rounded(dtype: ArrayDType, n_rows: int | None, **outputs: tuple[Array, tuple[int, ...]]) -> tuple[Any, ...]:
-    """Check a kernel's `outputs`, (array, shape of a row) each. Return the arrays as (rounded outputs, exact outputs, workspace) in one
-    flat tuple, with None for each array of the kind that was not given. `n_rows` None allows any number of rows.
+    """Check the outputs of a kernel, by name (array, shape of a row), and return them as arguments of the C function: (rounded
+    sums, exact sums, workspace), flat in one tuple. All outputs are of one kind, which their number of axes tells; the arguments
+    for the other kind are None.
 
     Parameters
     ----------

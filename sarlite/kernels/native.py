@@ -161,8 +161,8 @@ def _value(a):
 
 def check(name: str, a: Any, *, dtype: Any = None, shape: tuple[int | None, ...] | None = None, out: bool = False,
           rows_apart: bool = False, optional: bool = False) -> Any:
-    """Return the argument `a` after checks of its dtype, shape and C order; errors call it `name`. `out` demands that it is writable,
-    `rows_apart` demands C order only within each row, and `optional` allows None.
+    """Return the argument `a` after checks that it is a C-ordered array of this dtype and shape; errors call it `name`. With `out`
+    it must be writable, with `rows_apart` only each row must be contiguous, and with `optional` it may be None.
 
     Parameters
     ----------

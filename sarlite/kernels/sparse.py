@@ -28,8 +28,9 @@ from sarlite.types import Array
 def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Array, n_out: int, eid: Array | None,
                edge_rows: Array | None, src_scale: Array | None = None,
                names: tuple[str, str] = ("out", "weight")) -> tuple[dict[str, Any], str]:
-    """Check the arguments of `spmm` or `edge_dot`, whose destination array has `n_out` rows. `edge_rows` is the array with a row per
-    edge (weights or output), None without weights. Return (fields of the C struct sar_sum as a dict, suffix of the kernel's name).
+    """Check the arguments of `spmm` or `edge_dot`, and return (fields of the C struct sar_sum as a dict, suffix of the kernel's
+    name). `n_out` is the number of destination rows. `edge_rows` is the array that has a row for each edge: the weights of `spmm`
+    (None: no weights), or the output of `edge_dot`.
 
     Parameters
     ----------
@@ -66,8 +67,8 @@ def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Arra
 def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Array | None = None,
          eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
          dst_scale: Array | None = None, accumulate: bool = True) -> None:
-    """Add to `out` the product A @ x, where A is a CSR. Its edge e has the value weight[eid[e]], times src_scale of its source, times
-    dst_scale of its row; a factor that is None is 1.
+    """Add to `out` the product A @ x, where A is a CSR whose row i is added to out[rows[i]] (None: out[i]). Edge e of A has the
+    value weight[eid[e]], times src_scale of its source, times dst_scale of its destination; a factor that is None is 1.
 
     ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]``. Here ``r = rows[i]``,
     or ``r = i`` if `rows` is None. The source is ``c = indices[e]``, or ``c = e`` if `indices` is None, for a segment
@@ -152,8 +153,9 @@ def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Arra
 
 def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Array, *, sign: int,
              rows: Array | None = None, offset: int = 0, label: Array | None = None, order: Array | None = None) -> None:
-    """Update `out`, each row's maximum (sign 1) or minimum (sign -1) of x over the in-edges, and `arg`, which says where it comes from:
-    the edge's label[e], or offset + source without `label`.
+    """Update `out`, each row's maximum (`sign` 1) or minimum (-1) of the source rows x over the edges of a CSR, and `arg`, the
+    label of the winning edge. An edge's label is label[e], or without `label` `offset` + its source. Ties go to the label that
+    comes first in `order`.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its

@@ -109,8 +109,9 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 @by_numerics
 def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
                     wanted: bool) -> Array:
-    """Return the gradients of beta and gamma, (2, n_feat), which may be 0 unless `wanted`; write the gradient of x to `dx` if it is
-    not None. pull(dx, sums, means) is the backward kernel, and g the gradient of the output.
+    """Backward pass of `activate`: write the gradient of its input x to `dx` (None: not wanted), and return the gradients of beta
+    and gamma, (2, n_feat), which may be 0 unless `wanted`. `g` is the gradient of the output. pull(dx, sums, means) calls the
+    backward kernel, in training with `statistics` of x over all ranks.
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

@@ -110,8 +110,9 @@ def _shape(width, n_out):
 
 
 def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
-    """Raise an error unless `head` is `width` wide and `relation` suits the decoder. With `several_outputs` (a learned row for each
-    relation or label) it may be None only if each link has one candidate in `tail`; else it must be None.
+    """Raise an error unless the rows of `head` have `width` numbers and `relation` suits the decoder. A decoder without
+    `several_outputs` (a learned row for each relation or label) takes None alone. With them, None is allowed only if each link has
+    a single candidate in `tail`.
     """
     if relation is not None and not several_outputs:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",
@@ -153,8 +154,9 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
-        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
+        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
+        scores (n, n_out).
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -193,8 +195,9 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
-        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
+        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
+        scores (n, n_out).
         """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
@@ -223,8 +226,9 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
-        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
+        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
+        scores (n, n_out).
         """
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
@@ -262,8 +266,9 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails per head. Link i uses the learned row relation[i], or without `relation`
-        the only one; if there are several, each scores the link, and the result is (n, n_out).
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
+        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
+        scores (n, n_out).
         """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
@@ -306,8 +311,9 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails per head. Link i uses the output relation[i], or without `relation` the
-        only one; if there are several, all are returned for each link, (n, n_out).
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
+        of the output that scores link i. None stands for the only output, or if there are several, for all of them: scores (n,
+        n_out).
         """
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()

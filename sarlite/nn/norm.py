@@ -192,8 +192,8 @@ class BatchNorm(Module):
         return f"{len(self.gamma)}"
 
     def _statistics(self, x: Tensor, comm: Communicator) -> Statistics:
-        """Return the mean and inverse standard deviation of each column that normalise x: of the rows of all ranks in training,
-        which also updates the running averages; else the running averages.
+        """Return the mean and inverse standard deviation with which each column of x is normalised. In training they are computed
+        from the rows of all ranks, and the running averages are updated; in evaluation the running averages are returned.
         """
         if self.training:
             count, mean, m2 = self._moments(x, comm)
@@ -210,8 +210,8 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _variance(self, count: int, mean: Array, m2: Array, dtype: DType) -> Array:
-        """Return each column's unbiased variance m2 / (count - 1), where m2 = sum (x - mean)^2. For a column of equal values return
-        the running variance, because evaluation would divide by a variance of about 0.
+        """Return each column's unbiased variance, m2 / (count - 1), where m2 = sum (x - mean)^2. A column of (almost) equal values
+        gets the running variance, because evaluation would divide by a variance of about 0.
         """
         variance = m2 / max(count - 1, 1)
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)

@@ -51,7 +51,8 @@ class Random:
         return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
-        """Return a NumPy generator that depends only on the seed and on `index`; if it is None, the calls are numbered 0, 1, 2, ...
+        """Return a NumPy generator that depends only on the seed and on `index`. If `index` is None, the number of earlier calls
+        without an index takes its place.
 
         Equal seeds and indices give equal generators (Philox) on every rank and platform.
         """

@@ -51,8 +51,8 @@ class EdgeSums:
                 dst_scale: Array | None = None, single_block: bool = False, keeps_rows: bool = False,
                 out: Array | None = None) -> "RowSum":
         """Return the accumulator of dst_scale * sum of weight * src_scale * x over the in-edges of each of `n_dst` destinations.
-        Omitted factors are 1. If `out` is passed, the sums are added to it; `single_block` and `keeps_rows` matter to exact
-        numerics alone.
+        Omitted factors are 1. If `out` is passed, the sums are added to it. `single_block` (one block holds all edges) and
+        `keeps_rows` (rows of blocks are kept for backward) matter to exact numerics alone.
 
         Parameters
         ----------
@@ -140,8 +140,8 @@ class EdgeSums:
     def softmax_sum(self, z: Array, dst_scores: Array, largest_src_scores: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
         """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of
-        scores. A score is leaky_relu(source score + destination score). The arguments behind `dst_scores` matter to exact numerics
-        alone.
+        scores. A score is leaky_relu(source score + destination score, `slope`). The arguments after `dst_scores` matter to exact
+        numerics alone.
 
         Parameters
         ----------

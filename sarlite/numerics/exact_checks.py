@@ -39,7 +39,7 @@ def check_supported(name: str) -> None:
 
 def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
                result: Placement, params: dict[str, object]) -> None:
-    """Raise a ConfigError if the result or a gradient of the primitive `name` depends on the division of rows among ranks.
+    """Raise a ConfigError if the result or a gradient of the primitive `name` depends on how rows are divided among ranks.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
 
 
 def _unknown(name, inputs, placements, wants_grad, result):
-    """Return an error message if a gradient would flow to or from an input whose placement is unknown, that is, which may be
-    rows of this rank or the same values on every rank; None otherwise.
+    """Return an error message if a gradient depends on an input whose placement is unknown, so that it may be rows of this rank or
+    the same values on every rank; None otherwise.
     """
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
@@ -80,8 +80,8 @@ def _unknown(name, inputs, placements, wants_grad, result):
 
 
 def _sums_rows(name, inputs, placements, params):
-    """Return an error message if the primitive `name` with these inputs and `params` sums over rows, or takes rows as a weight;
-    None otherwise.
+    """Return an error message if the primitive `name` sums over rows, or if one of its weights, which must be equal on all ranks,
+    is rows of this rank; None otherwise.
     """
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
@@ -115,7 +115,9 @@ def _reshape_keeps_rows(shape, new_shape):
 
 
 def _index_keeps_rows(ndim, index):
-    """Return True if x[index], for x with `ndim` axes, takes a slice of the rows, so that axis 0 of the result is still axis 0 of x."""
+    """Return True if x[index], for x with `ndim` axes, takes a slice of the rows of x (axis 0), and these are the rows (axis 0) of
+    the result.
+    """
     parts = index if isinstance(index, tuple) else (index,)
     first = parts[0] if parts else Ellipsis
     if first is Ellipsis:

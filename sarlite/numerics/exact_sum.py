@@ -186,8 +186,9 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return (list of exponents, bit length of the number of rows). The exponents of a matrix of `arrays` are integers e, (F,),
-        so that the norm of column f is at most 2^e[f]. With `across`, norms and rows are over all ranks, else over this rank.
+        """Bound the norm of each column of the matrices `arrays`: return (list with integer exponents e, (F,), for each matrix, bit
+        length of the number of rows). The norm of column f is at most 2^e[f]. With `across`, the rows of all ranks count, else only
+        this rank's rows.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -200,8 +201,8 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, sum_exponents, n_bits, dtype):
-        """Return the grid of sums, (levels, F): the constants that round their terms to multiples of powers of two (see
-        `kernels.grid_sums`). Sums are below 2^(sum_exponents - 1), and have fewer than 2^n_bits terms of the dtype `dtype`.
+        """Return the grid of exact sums, (levels, F): the constants that round terms to multiples of powers of two (see
+        `kernels.grid_sums`). The sums are below 2^(sum_exponents - 1), and have fewer than 2^n_bits terms of `dtype`.
         """
         grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
@@ -315,9 +316,9 @@ class Exact:
         return n, mean, self.column_sums(CentredColumns(x, mean, np.ones_like(mean)), True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wants_sums):
-        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64, if `wants_sums`, and write the gradient of x to
-        `dx` unless it is None. `pull` calls `kernels.activate_backward` for `g`, the output's gradient. `statistics` is the batch
-        norm's mean and variance; None means no norm.
+        """Backward pass of `nn.activate`: write the gradient of x to `dx` (None: not wanted), and return the gradients of beta and
+        gamma, (2, F) float64, which may be 0 unless `wants_sums`. `g` is the output's gradient, and `pull` calls
+        `kernels.activate_backward` for it. `statistics` are the batch norm's (None: no norm).
         """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))

@@ -42,9 +42,9 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """Array of values, each with a bound of its rounding error: error + (e^growth - 1) * (magnitude + error). `magnitude` is
-    the sum of the absolute values of the terms; `error` comes from inexact arguments. `growth` is log (1 + u)^k for terms that
-    pass k roundings with unit roundoff u: one number, or one number for each row.
+    """Array of values with bounds of their rounding errors; the bound of a value is error + (e^growth - 1) * (magnitude + error).
+    `error` comes from inexact arguments, and `magnitude` is the sum of the absolute values of the terms. `growth` = k log(1 + u)
+    for terms that pass k roundings with unit roundoff u, as one number or one for each row.
     """
 
     value: Array
@@ -143,8 +143,8 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
     def leaky_gradient(self, g: BoundTerm, x: BoundTerm, slope: float) -> BoundTerm:
-        """Return g where x > 0, else slope * g: the gradient of a leaky ReLU. The error bound covers both cases where the error
-        bound of x allows either sign.
+        """Return the gradient of a leaky ReLU from `g`, the gradient of its output: g where x > 0, else slope * g. Where the error
+        bound of x allows either sign, the error bound of the result covers both cases.
         """
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
@@ -233,9 +233,9 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g: BoundTerm, x: BoundTerm, index: Index, ties: str, rank: Array | None) -> BoundTerm:
-        """Return the gradient of x, (k, ...), from `g`, the gradient of the maximum of each row's entries; `index` has the row of
-        each entry. With `ties` "all", entries that tie share the gradient equally; with "first", the entry of lowest `rank` gets it
-        (None: of lowest entry number).
+        """Return the gradient of x, (k, ...), where `g` is the gradient of the maximum over the entries of each row, and
+        index.rows[e] is the row of entry e. If entries tie, `ties` "all" shares the gradient equally among them, and "first" gives
+        it to the entry of lowest `rank` (None: of lowest entry number).
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -274,9 +274,9 @@ class BoundArithmetic:
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _sum_growth(self, k: int | Array) -> float | Array:
-        """Return log (1 + u)^(k - 1), the most that roundings may enlarge the terms of a sum of `k` terms, where u is the unit
-        roundoff of sums. One rounding of the result to `dtype` is included if `dtype` is narrower than the type of sums. `k` is a
-        number, or one number for each row.
+        """Return log (1 + u)^(k - 1), where u is the unit roundoff of sums: the log of the largest factor that roundings enlarge a
+        term by, in a sum of `k` terms. If `dtype` is narrower than the type of sums, the rounding of the sum to `dtype` is
+        included. `k` is one number, or one for each row.
         """
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
@@ -294,8 +294,9 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return the BoundTerm of `value`, `magnitude`, `error` and `growth`, after an operation of `rounds` roundings. The error
-        is enlarged by the most that underflows to 0 in these roundings can change, and is Inf where the value may overflow.
+        """Return a BoundTerm of these four fields as the result of an operation with `rounds` roundings. If `rounds` is not 0, the
+        error is enlarged by the change that underflow can cause in these roundings. The error is Inf where the value may
+        overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)
@@ -318,8 +319,8 @@ class BoundArithmetic:
 
 
 def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """Return product(a, b) of two arrays of magnitudes, which are not negative; `product` sums products of their elements. A
-    result that underflows to 0 becomes the smallest normal number, so that an element is 0 only if every term has a factor 0.
+    """Return product(a, b), such as a matrix product, of two arrays of magnitudes (numbers >= 0). An element that underflows to 0
+    is replaced by the smallest normal number, so that an element is 0 only if each of its terms has a factor 0.
     """
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)
@@ -345,8 +346,9 @@ def _most(growth):
 
 
 def _by_row(x: BoundTerm, out: Array) -> Array | float:
-    """Return the `growth` of x, the log of the factor that roundings may enlarge a term by, for an array `out` that is computed
-    from x. If `out` has the rows of x, that is `x.growth` (a number, or one for each row), else the maximum of `x.growth`.
+    """Return `x.growth`, the log of the factor that roundings may enlarge a term by, for `out`, an array computed from x. If the
+    rows of `out` are the rows of x, `x.growth` is returned unchanged, one number or one for each row; else its maximum is
+    returned.
     """
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)

@@ -29,8 +29,8 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, (src, dst) of each edge that the text names) of each guess, a possible cause with the array that it
-    predicts, if this array agrees with the returned array. `difference` holds the returned array.
+    """Yield (cause, edges) for each of `guesses` that predicts the returned array in `difference` correctly. `cause` is a text, and
+    `edges` has (src, dst) of each edge that the text names.
     """
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
@@ -69,8 +69,9 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Test each edge in `difference.suspect_edges`, the edges that an earlier finding names: if leaving it out or counting it twice
-    explains all wrong elements, yield (cause as text, tuple of this one edge (src, dst)).
+    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges` that explains all wrong elements if it was
+    left out, or if it was counted twice. The suspect edges are those that an earlier finding names; the second item is a tuple of
+    the one edge to blame.
     """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
@@ -167,7 +168,9 @@ def _graphs(reference, case):
 
 
 def _without(reference: Reference, case: Case, lost: Array) -> Case | None:
-    """Return the case without the edges that the mask `lost` selects; None if the mask selects no edge."""
+    """Return `case` without the edges that the mask `lost` selects, and without their rows in the arrays that `reference` declares
+    to be by edge; None if the mask selects no edge.
+    """
     return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.any() else None
 
 

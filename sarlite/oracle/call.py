@@ -183,7 +183,7 @@ class Worker:
             self._results.clear()
 
     def start(self, job: Callable[[], T]) -> Future[T]:
-        """Queue `job` for the thread, and return a future of its result."""
+        """Queue the call job() for the thread, and return a future of the call's result."""
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._jobs,), name=self.name, daemon=True).start()
@@ -192,7 +192,7 @@ class Worker:
         return answer
 
     def call(self, job: Callable[[], T]) -> T:
-        """Run `job` in the thread, wait for it up to the time limit, and return its result.
+        """Call job() in the thread, wait for the call up to the time limit, and return its result.
 
         Raises
         ------
@@ -238,9 +238,9 @@ def _verdict(error):
 
 
 def _call(worker: Worker, function: Callable[[], object], guarded: GuardedCase, threads: int | None, kind: str) -> Any:
-    """Call `function` in the worker's thread with `threads` BLAS threads (None: no limit is set), and return its result in
-    NumPy arrays; the worker holds it as a result of `kind` "run" or "vjp". Raise CallFailure if the function has written to an
-    input in `guarded`.
+    """Call function() in the worker's thread with `threads` BLAS threads (None: no limit is set); return its result as NumPy
+    arrays. Raise CallFailure if the call has written to an input in `guarded`. The worker stores the result, as one of `kind` "run"
+    or "vjp", to see if a later call overwrites it.
     """
 
     def job():

@@ -74,7 +74,8 @@ class Report:
 
     @property
     def first_bad(self) -> Finding | None:
-        """Finding that has the report's verdict, and whose cause most cases confirm; None if the verdict is PASS.
+        """Most telling finding: among the findings whose verdict is the report's, the one whose cause the most cases confirm. None
+        if the verdict is PASS.
 
         Findings whose cause more cases confirm come first, and a wrong number comes before an exception.
         """

@@ -65,8 +65,8 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if a case on this graph gives one and the same number to all sizes that the caller left open, such as n_heads and n_feat.
-        The graph's name decides; about half of the graphs are square.
+        """True if a case on this graph sets all sizes that the caller did not choose, such as n_heads and n_feat, to one and the
+        same number. This holds for about half of the graphs, chosen by a hash of the graph's name.
         """
         return bool(self.seed % 2)
 
@@ -92,7 +92,9 @@ class Entry:
 
     @property
     def most_numbers(self) -> int:
-        """Largest number of elements that a function under test may allocate: all inputs, or a dense adjacency matrix."""
+        """Largest number of elements that a function under test may allocate: the elements of all inputs or of a dense adjacency
+        matrix, whichever are more.
+        """
         return max(self.size, self.published["n_src"] * self.published["n_dst"])
 
     def fits(self, index_dtype: str) -> bool:

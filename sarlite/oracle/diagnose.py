@@ -52,8 +52,8 @@ CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
 def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
-    """Yield the probable causes of the wrong array in `difference`, the most certain first: all causes that the first function
-    of `searches` returns, then those from the second, and so on.
+    """Yield the probable causes of the wrong array in `difference`, the most certain first: all causes that searches[0](difference)
+    yields, then those from searches[1], and so on.
     """
     for search in searches:
         yield from search(difference)
@@ -71,9 +71,9 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text: str, search: Callable[[Difference], object], key: object, difference: Difference) -> Cause:
-    """Return a Cause with the text `text`: an assumption about the kernel, which `search` has derived as `key` from the wrong
-    array in `difference`. The wrong array of another case of the same operation confirms the cause if `search` returns `key`
-    for that array, too.
+    """Return a Cause with the text `text`, a wrong assumption of the kernel. `key` is the value that search(difference) has
+    returned. The cause is confirmed by the wrong array of another case of the same operation if `search` returns `key` for that
+    array, too.
     """
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 

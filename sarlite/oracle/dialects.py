@@ -32,7 +32,9 @@ S = TypeVar("S", bound=Shaped)
 
 
 class StateLayout(NamedTuple):
-    """Two functions for a parameter, an array or an Expr: `read` converts a library's layout to the paper's, `write` converts back."""
+    """Two functions that convert a parameter of a layer, an array or an Expr: `read` from a library's layout to the paper's, and
+    `write` back to the library's.
+    """
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -150,9 +152,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Parse `names`, words such as "aggr=reduce", to {library's attribute: (oracle's attribute, value map)}. `values` has the
-    value map {library's value: oracle's value} of some of the library's attributes; for all others values are the same, and the
-    map is empty.
+    """Parse `names`, words LIBRARY_NAME=ORACLE_NAME such as "aggr=reduce", to {library's attribute: (oracle's attribute, {library's
+    value: oracle's value})}. The inner dict comes from `values`, by the library's attribute. It is empty for an attribute whose
+    values need no conversion.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
@@ -214,8 +216,9 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return {the paper's parameter name: StateEntry, the library's name and layout} of a layer. DGL's bias has another name if
-    the residual connection has a matrix: if `projected` is True, or if `names`, the names of a state dict, include the matrix.
+    """Return {the paper's parameter name: StateEntry, the library's name and layout} of a layer in the library `dialect`. If the
+    layer projects its residual, DGL stores the bias under another name. The layer does so if `projected` is True, or if `names`,
+    the names in a state dict, include a residual matrix.
 
     Parameters
     ----------

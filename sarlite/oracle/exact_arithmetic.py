@@ -45,8 +45,8 @@ class GrainedArray:
 
 
 def _moving(name: str) -> Callable[..., GrainedArray]:
-    """Return a method of ExactArithmetic for a primitive that only rearranges elements, and whose name is `name`, such as
-    "transpose". The method rearranges each field of a GrainedArray as FloatArithmetic's method of this name does.
+    """Return the method `name` of ExactArithmetic, for a primitive that only rearranges elements, such as "transpose". The method
+    applies FloatArithmetic's method of the same name to each field of a GrainedArray.
     """
 
     def moved(self, x, **options):
@@ -96,9 +96,9 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value: Array, magnitude: Array, grain: Array | float, values_are_sums: bool = False) -> GrainedArray:
-        """Return a GrainedArray of `value`, sums of multiples of `grain` (powers of two) whose partial sums are at most
-        `magnitude`. Its grain is 0 (not proved exact) where a sum may be rounded. With `values_are_sums`, partial sums need to fit
-        only the type of sums, and the values also the type that stores them.
+        """Return a GrainedArray of the sums `value`, whose terms are multiples of `grain` (powers of two) and whose partial sums
+        are at most `magnitude`. Sums that a rounding may change get the grain 0. With `values_are_sums`, partial sums need to fit
+        only the type of sums, and the finished values also the type that stores them.
         """
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
         limit, most = (self.summed, self.most_summed) if values_are_sums else (self.limit, self.most)
@@ -166,8 +166,8 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x with each element as one finished number. If an element is proved exact, its magnitude (sum of the absolute
-        values of its terms) becomes |value|, as it is a single term from now on.
+        """Return x, where each element that is proved exact counts as a single finished term from now on: its magnitude, which was
+        the sum of the absolute values of its terms, becomes |value|.
         """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 

@@ -208,9 +208,8 @@ def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
-    """Return the softmax of scores within each row of `index`: exp(s_e - m_i) / (epsilon + sum_f exp(s_f - m_i)).
-
-    Here i is the row of entry e, f runs over the entries of row i, and m_i is the row's maximum.
+    """Return the softmax of `scores` within each row: exp(s_e - m) / (epsilon + sum_f exp(s_f - m)) for entry e, where f runs over
+    the entries of e's row, and m is their maximum. `index` has the row of each entry.
 
     The softmax of a row whose scores are all -Inf is 0.
     """
@@ -243,8 +242,8 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
 
 
 def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -> Expr:
-    """Return for each entry e the dot product of a[index_a.rows[e]] and b[index_b.rows[e]], (k, *heads). The first `heads` axes
-    of a row are kept, and the products are summed over the other axes.
+    """Return for each entry e the dot product of row index_a.rows[e] of a and row index_b.rows[e] of b, (k, *heads). With `heads` =
+    h, the first h axes of a row are kept, and the products are summed over the other axes.
 
     Parameters
     ----------
@@ -282,9 +281,9 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Evaluate `exprs` in `arithmetic` for the arrays `inputs`, and return {name: BoundedArray, values with error bounds}. The
-    bounds allow `rounds` more roundings of each result (None: no more). Rows that edges gather are rounded to the type `narrow`
-    first, unless it is None.
+    """Evaluate `exprs` in `arithmetic` for the arrays `inputs`; return {name: BoundedArray, values with error bounds}. `rounds` is
+    {name: number of later roundings that the bounds allow for}, by default 0. If `narrow` names a floating type, rows that edges
+    gather are rounded to this type first.
 
     Parameters
     ----------

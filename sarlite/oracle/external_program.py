@@ -93,9 +93,9 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Write the inputs by `write(folder)`, which returns their path, run the program, and return `read(results)` of the folder
-        that the program wrote to. `folders` are made in that folder before the run. `placeholders` are further values for words in
-        braces of the command.
+        """Call write(folder) in a new folder, which writes the inputs and returns their path; run the program on them, and return
+        read(results), where `results` is the program's output folder. `folders` are subfolders to make in `results` before the run.
+        `placeholders` are further values for the words in braces of the command.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"

@@ -79,8 +79,9 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return the EdgeSum (operands of a sum over edges) that computes `output`, "out" or "dx", of an spmm case from the rows in
-    `senders`. Return None for other operations and outputs, for a maximum or minimum, and for added self loops.
+    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. The sum's rows
+    are the arrays in `senders`, side by side. Return None for another operation or output, a maximum or minimum, or added self
+    loops.
 
     `senders` holds the rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """
@@ -126,9 +127,9 @@ class Change:
 
 
 def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
-    """Return the Changes (terms lost or counted too often) that turn the sums `expected` into `got`; None if a wrong row has no
-    explanation, or no row or more than 64 rows are wrong. `flow` has the operands of the sums. `codebook` indexes `flow.rows`;
-    None means that it is built here.
+    """Return the Changes (terms lost or counted too often) that turn the sums `expected` into `got`. Return None if a wrong row has
+    no explanation, or if no row or more than 64 rows are wrong. `flow` has the operands of the sums, and `codebook` finds equal
+    rows in `flow.rows` (None: it is built here).
     """
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
@@ -148,9 +149,9 @@ def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook 
 
 
 def _differences(flow: EdgeSum, v: int, expected: Array, got: Array) -> Iterator[Array]:
-    """Yield the possible errors, shape (width,), of row v's sum before its division by the degree d: got * d - expected * d. If
-    `got` times d - 1 or d + 1 is whole, also yield this product in place of got * d, as the divisor may be wrong. Without a
-    division, yield got - expected.
+    """Yield the possible errors of row v's sum, each of shape (width,), from its rows in `expected` and `got`. If the sum is
+    divided by a degree d, the error before the division is (got - expected) * d. If the kernel may have divided by d - 1 or d + 1,
+    the errors under that assumption follow.
     """
     if flow.degrees is None:
         yield got - expected
@@ -203,9 +204,9 @@ def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -
 
 
 def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
-    """Return the Change for a row v whose sum counts the row of source u `factor` times too often (if negative, too rarely). The
-    Change names an edge from u with this weight out of `in_edges`, the numbers of the edges into v, if there is one. Return None
-    if v lacks a term, but has no edge that carries the term.
+    """Return the Change for a row v whose sum has the row of source u `factor` times too often (if negative, too rarely). The
+    Change names an edge from u of weight `factor` or -`factor` among `in_edges`, the numbers of the edges into v. Return None if a
+    term is lacking, and no edge has this weight.
     """
     edges_from_u = in_edges[flow.edges.src[in_edges] == u]
     for e in edges_from_u:

@@ -283,8 +283,8 @@ def _leaky(value, slope):
 
 def _score(case: Case, v: Mapping[str, Array], e: int, j: int, i: int, h: int, ds: Any = None,
            d: Mapping[str, Array] | None = None) -> Any:
-    """Return the attention score of edge e (j -> i), head h, for the inputs v. If `d` is set, the gradients of the inputs by
-    name, add ds times the score's gradients to its arrays.
+    """Return the attention score of edge e (j -> i) in head h; v has the inputs by name. If `d`, the gradients of the inputs by
+    name, is set, add `ds`, the gradient of the score, times the score's derivatives to the arrays in `d`.
     """
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":

@@ -220,8 +220,8 @@ def _check(options):
 
 
 def _check_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments, from the parsed command line, that `check` takes but `check_ranks` does not, or with --ranks
-    the reverse. Raise ConfigError for options that exclude each other.
+    """Return the options of the command line, as keyword arguments, that only one of two functions takes: `check_ranks` if --ranks
+    is set, else `check`. Raise ConfigError for options that exclude each other.
     """
     if options.ranks is None:
         if options.parts is not None:
@@ -279,8 +279,8 @@ def _program(options, wanted):
 
 
 def _call_time_limit(options: argparse.Namespace) -> float:
-    """Return the seconds that a call which runs an external program may take. The limit is above --time-limit, the program's own,
-    as a program can be killed when its time is over, but a call cannot.
+    """Return the time limit, in seconds, of a call that runs an external program. It is longer than --time-limit, the limit of the
+    program itself, because a program that takes too long can be killed, but a call cannot.
     """
     return 2 * options.time_limit + 60
 

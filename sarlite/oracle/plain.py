@@ -58,7 +58,9 @@ class Arithmetic(Protocol[T]):
         """Return the number x rounded to the floating type `dtype`, such as "float32"."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Return x, a number of this arithmetic, as a BoundedArray. Its error bound allows for `rounds` later roundings."""
+        """Convert x, an array or another number of the type T, to a BoundedArray of values and error bounds. The bounds also cover
+        `rounds` roundings that the caller applies to x later.
+        """
 
 
 class FloatArithmetic:

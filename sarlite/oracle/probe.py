@@ -49,9 +49,9 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Return probes: cases on `graph` whose outputs are exact in every order of evaluation. Rows hold codes of their row numbers;
-    several cases share a code that has more columns than one case. `skipped` receives a line for each kind of input without an
-    exact result.
+    """Return probes: cases on `graph`, with inputs of `width` columns, whose outputs are exact in every order of evaluation. The
+    columns of a row encode the row's number; a code with more columns than `width` is divided among several cases. A line for each
+    kind of input without an exact result is appended to `skipped`.
 
     Parameters
     ----------

@@ -192,9 +192,9 @@ def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: st
 
 
 def _check_call(trial: Trial, division: Division, previous: Division | None) -> None:
-    """Compare the layers, outputs and gradients of one call with the reference, and add findings to `trial`. Nothing is checked
-    after a wrong layer, and no gradients after a wrong output. `previous` is the call before, to recognize stale rows; None for
-    the first call.
+    """Compare the layers, outputs and gradients of one call on the case of `division` with the reference, and add findings to
+    `trial`. After a wrong layer nothing more is checked, after a wrong output no gradients. `previous` is the call before, to
+    recognize stale rows (None: this is the first call).
     """
     results = _results(trial, division)
     if results is None:

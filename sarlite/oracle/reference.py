@@ -241,9 +241,7 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Return the allowed values of an attribute as text, separated by commas, if `value` is the tuple of these; another `value`
-    is a default alone, and becomes text.
-    """
+    """Return an attribute's allowed values, a tuple, as one text with commas; or `value`, a single default, as text."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -144,8 +144,9 @@ def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
 
 
 def _counts(case: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
-    """Yield the statistics to test as (count, n, p, text, row, edges): `count` of `n` trials succeeded, each with probability p.
-    By chance alone, a count has the binomial distribution of n trials with probability p.
+    """Yield statistics to test for chance, (count, n, p, text, row, edges): `count` of `n` trials succeeded, each with probability
+    p. `text` describes the count; a finding names `row` and `edges`. drawn[c][row] has the positions in the row of the edges that
+    call c picked.
     """
     edges, k = case.edges, case.k
     for degree in DEGREES:

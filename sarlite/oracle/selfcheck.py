@@ -23,8 +23,8 @@ def _outputs(case):
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
               dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Check references on graphs of up to `most_edges` edges against `outputs`, a second implementation, and check the graphs
-    against their published hashes.
+    """Check references against `outputs`, a second implementation, on graphs of at most `most_edges` edges. Check also that
+    `digest` of each graph is the published hash.
 
     Parameters
     ----------
