@@ -25,8 +25,9 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Return (part of each node, node order, dict that describes both): the nodes of `dataset` divided into `n_parts` parts by
-    `method` and arranged by `order`. `n_bytes` limits memory (None: the free memory), and `seconds` receives the time.
+    """Divide the nodes of `dataset` into `n_parts` parts by `method`, and arrange them by the method `order`. Return (part of each node,
+    node ids in the new order, or None for ascending ids, dict for meta.json about both). `balance` names the counts to balance, `n_bytes`
+    limits memory (None: the free memory), and the dict `seconds` receives the computing time.
 
     Parameters
     ----------
@@ -57,8 +58,9 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part number of each node of `dataset`, indexed by original id, for `n_parts` parts by `method`. `graph()` returns
-    the edges for METIS, `n_bytes` limits memory (None: the free memory), and `tell(text)` receives progress.
+    """Divide the nodes of `dataset` into `n_parts` parts by `method`, and return the part number of each node, indexed by original id.
+    `balance` names the counts to balance, and `n_bytes` limits memory (None: the free memory). `graph()` returns the result of `structure`,
+    which METIS needs; None calls `structure` here. `tell(text)` receives progress.
 
     Parameters
     ----------
@@ -112,8 +114,8 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the node ids of `dataset` in the order of `method`, or None for ascending ids. `graph()` returns the edges, `n_bytes`
-    limits memory (None: the free memory), and `tell(text)` receives progress.
+    """Return the node ids of `dataset` in the order of `method`, grouped by node type, or None for ascending ids. `graph()` returns the
+    result of `structure`; None calls `structure` here. `n_bytes` limits memory (None: the free memory), and `tell(text)` receives progress.
 
     Parameters
     ----------
@@ -138,9 +140,8 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 
 
 def structure(dataset):
-    """Return the edges between nodes of all types as one CSR, a `typed.Joined`. METIS and the methods that order nodes take this graph.
-
-    Nodes are numbered by original id.
+    """Return all edges of `dataset` as one CSR, a `typed.Joined`, whose nodes are numbered by original id, one node type after the other.
+    METIS and the methods that order nodes take this graph.
 
     Memory: none for one relation whose rows are in the order of the ids. If the rows are ordered by part, the copy takes
     4 or 8 bytes per edge. Several relations take 36 bytes per edge during the call, and the result takes 4.
@@ -206,18 +207,9 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield, for each relation with edges into rows `first` to `last` - 1: (position of its first row in this range, its
-        EdgeTable, its `indptr` for these rows, number of the first row of its source type).
-
-        Yields
-        ------
-        at : int
-            Position of the relation's first row among these rows.
-        table : EdgeTable
-        ends : int array
-            Entries of the relation's indptr for these rows.
-        start : int
-            Number of the first row of the source type.
+        """Yield (position, EdgeTable, offsets, start) for each relation with edges into rows `first` to `last` - 1. `position` is where the
+        relation's first row stands among these rows, `offsets` is the `indptr` of its rows, and `start` is the first row of its source
+        type.
         """
         for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
             low, high = max(first, begin), min(last, end)
@@ -226,14 +218,14 @@ class StoredEdges:
 
 
 def _for_metis(dataset, n_bytes):
-    """Raise an error if METIS needs more than `n_bytes` of memory for `dataset`; else return all edges as one graph, the input of METIS."""
+    """Return all edges of `dataset` as one graph, the input of METIS. Raise an error if METIS needs more than `n_bytes` of memory."""
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """Return the part number of each node and of each graph in `dataset`, a set of graphs, one type after the other. The graphs are
-    divided into `n_parts` parts by `method`, and the nodes of a graph are in its part.
+    """Divide the graphs of `dataset`, a set of graphs, into `n_parts` parts by `method`; the nodes of a graph are in its part. Return the
+    part number of each node and of each graph, concatenated in the order of the node types.
     """
     members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
     graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
@@ -244,8 +236,8 @@ def _by_graphs(dataset, n_parts, method, seed):
 
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):
-    """Return the part number of each node, by original id, that the partitioner Fennel computes for `n_parts` parts from the stored
-    edges. `balance` names the counts that it balances; `tell(text)` receives progress.
+    """Divide the nodes of `dataset` into `n_parts` parts by the partitioner Fennel, which reads the stored edges. Return the part number of
+    each node, indexed by original id. `balance` names the counts to balance; `tell(text)` receives progress.
     """
     edges = StoredEdges(dataset)
     train = np.zeros(dataset.n_nodes, bool)
@@ -277,7 +269,9 @@ def _ids_of_all(dataset):
 
 
 def _grouped(dataset, nodes):
-    """Return the node ids `nodes` (over all types) grouped by node type; the nodes of one type keep their order."""
+    """Return the node ids in `nodes` grouped by node type; the nodes of one type keep their order. The ids count the nodes of all types,
+    one type after the other.
+    """
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])
@@ -285,7 +279,7 @@ def _grouped(dataset, nodes):
 
 
 def _by_id(dataset):
-    """Return (indptr, indices) of the only relation, with rows and sources numbered by original id."""
+    """Return (indptr, indices) of the only relation of `dataset`, with rows and sources numbered by original id."""
     table, ids = dataset.one_relation, dataset.ids
     indptr, indices = np.asarray(table.indptr), np.asarray(table.indices)
     if ids is None:

@@ -34,7 +34,9 @@ def left(n_bytes):
 
 
 def check(n_bytes, available, what):
-    """Raise a ConfigError if `what`, words for a computation, needs `n_bytes` and only `available` bytes are left; None means no limit."""
+    """Raise a ConfigError if a computation needs `n_bytes` of memory, but only `available` bytes are left (None: no limit). `what` names
+    the computation in the message.
+    """
     if available is not None and n_bytes > available:
         needed, available_mib = -(-n_bytes >> 20), available >> 20
         raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {available_mib:,} MiB are left")

@@ -14,7 +14,9 @@ from sarlite.types import Array, JsonDict
 
 
 def _field_of(table: str, name: str) -> Any:
-    """Return a property that reads and writes field `name` of a data set's table, such as `dataset.target_nodes.features`."""
+    """Return a property of Dataset for the field `name` of one of its tables, which the attribute `table` holds. With it,
+    `dataset.features` reads and writes `dataset.target_nodes.features`.
+    """
 
     def get(self: "Dataset") -> object:
         return getattr(getattr(self, table), name)
@@ -114,8 +116,9 @@ class Dataset:
     def of_tables(cls, nodes: Iterable[NodeTable], edges: Iterable[EdgeTable], target: str = NODE, name: str = "graph",
                   source: str = "dataset", provenance: JsonDict | None = None, directory: str | None = None,
                   division: JsonDict | None = None) -> "Dataset":
-        """Return a data set of node tables and edge tables. `target` is the node type with labels, `source` its name in messages,
-        and `division` describes how the nodes were divided into parts (None: one part).
+        """Return a data set of node tables and edge tables. `target` is the node type with labels, `name` and `source` call the data in
+        reports and in errors, and `directory` holds the arrays' files (None: no files). `division` describes how nodes were divided into
+        parts (None: one part).
 
         Parameters
         ----------
@@ -337,8 +340,8 @@ class Dataset:
 
 
 def _csr(relation, src, dst, lists, source):
-    """Return the `EdgeTable` of `relation` with the edges `src` -> `dst` sorted by destination, then source. Their features are
-    those that `lists`, a reader's result, has for the relation.
+    """Return the `EdgeTable` of `relation` with the edges `src` -> `dst` sorted by destination, then source. `lists`, a reader's result,
+    has the numbers of nodes and the edges' features. Messages call the data `source`.
     """
     n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)

@@ -21,8 +21,9 @@ _IDS = ("ids", "edge_ids")
 
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None, least_sort_bytes=budget.LEAST // 8):
-    """Write the rows and edges of `dataset` to `sink` in `n_parts` parts, where `parts` has the part of each node. Rows of a part
-    follow `order` (None: ascending ids). `n_bytes` limits memory; sorts then use files in `folder`.
+    """Write the rows and edges of `dataset` to `sink` in `n_parts` parts; `parts` has the part of each node. Rows of a part follow `order`
+    (None: ascending ids), and `division` is a dict to store about this division. `n_bytes` limits memory; sorts then use files in `folder`,
+    and at least `least_sort_bytes` must be left for them.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def copy(dataset, sink):
 
 
 def restored(dataset):
-    """Return a data set with rows and edges in the order of the original ids.
+    """Return `dataset` with rows and edges in the order of the original ids.
 
     A data set that already has this order is returned unchanged, otherwise the result is in memory.
     """
@@ -225,8 +226,8 @@ def _by_row(table, new_row, chunk_size):
 
 
 def _positions_needed(table, new_src_rows, new_dst_rows):
-    """Return True if the original positions of the edges must be stored, because the stored edges or the edges with new row numbers
-    are in another order than the original edges.
+    """Return True if the original positions of the edges in `table` must be stored: if the stored or the renumbered edges are in another
+    order. `new_src_rows` and `new_dst_rows` have the new number of each source row and destination row.
     """
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
@@ -253,18 +254,8 @@ def _rows_sorted(array, new_row, workspace):
 
 
 def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, workspace):
-    """Write the edges and edge values of a relation's `table` to `sink` in the order of new row numbers. If `with_positions`, also
-    write each edge's original position.
-
-    Parameters
-    ----------
-    table : EdgeTable
-    new_src_rows, new_dst_rows : int array
-        The new row number of each stored row of the source and of the destination type.
-    sink : format.GraphWriter or InMemory
-    with_positions : bool
-        If True, write the original positions of the edges too.
-    workspace : Workspace
+    """Write the edges and edge values of a relation's `table` to `sink`, sorted by new row number. `new_src_rows` and `new_dst_rows` have
+    the new number of each source row and destination row. If `with_positions`, also write each edge's original position.
     """
     values = {name: getattr(table, name) for name in table.VALUES if getattr(table, name) is not None}
     values |= {"edge_ids": table.edge_ids} if with_positions else {}  # None: the stored positions are the original ones
@@ -282,8 +273,8 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, worksp
 
 
 def _edges_taken(table, new_src_rows, new_dst_rows, values):
-    """Yield {field: piece} of a relation's edge arrays and of `values`, {field: array}, in the order of the new row numbers of
-    destinations, then sources. All is done in memory.
+    """Yield {field: next entries} of `indptr`, `indices` and `values`, {field: array}, of a relation's `table`, sorted in memory by new
+    destination row, then new source row. `new_src_rows` and `new_dst_rows` have the new number of each row.
     """
     indptr, rows = np.asarray(table.indptr), inverse(new_dst_rows)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
@@ -292,8 +283,8 @@ def _edges_taken(table, new_src_rows, new_dst_rows, values):
 
 
 def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
-    """Yield {field: piece} of a relation's edge arrays and of `values`, {field: array}, in the order of new row numbers, sorted in
-    files. `forms` has the shape and dtype of each field in `values`.
+    """Yield {field: next entries} of `indptr`, `indices` and `values`, {field: array}, of a relation's `table`, sorted in files by new row
+    number. `new_src_rows` and `new_dst_rows` have the new number of each row, and `forms` the shape and dtype of each value.
     """
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()))
@@ -307,8 +298,8 @@ def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
 
 
 def _renumbered(table, new_src_rows, new_dst_rows, chunk_size):
-    """Yield (new row of each destination, new row of each source, first edge, edge after the last) for pieces of the edges in
-    `table`, in stored order.
+    """Yield (new destination rows, new source rows, first edge, edge after the last) for pieces of the edges in `table`, in stored order.
+    `new_src_rows` and `new_dst_rows` have the new number of each row; a piece has about `chunk_size` edges.
     """
     for row in range(0, table.n_destinations, chunk_size):
         ends = copied(table.indptr, row, min(row + chunk_size, table.n_destinations) + 1)

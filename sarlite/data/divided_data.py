@@ -44,49 +44,51 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
             allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
-    """Return a context that yields the data set `spec`, memory-mapped, with as many parts as `comm` has ranks. `partition`, `order`
-    and `balance` say how nodes are divided; by default the stored parts are used if they fit. Collective.
+    """Return a context that yields the data set `spec`, memory-mapped, with as many parts as `comm` has ranks. `partition`, `order` and
+    `balance` say how nodes are divided; by default the stored parts are used if they fit. Data divided anew are in a temporary folder below
+    `scratch` (None: the system's), and `changes`, such as undirected=True, change edges or features. Collective.
 
     Parameters
     ----------
     comm : Communicator
     spec : str
-        As `load` takes it. A native directory of a multiple of as many parts as there are ranks is used as it is.
+        As for `load`. A native directory is used as it is if its number of parts is a multiple of the number of ranks.
     partition : str
-        "stored": as it is divided, else by METIS; a method of `graph.partition`, or a file of one part a node: divided
-        anew by rank 0 where it is not stored so. On one rank nothing is divided.
+        "stored" takes the stored parts, or divides by METIS if they do not fit. A method of `graph.partition`, or a file
+        with one part per node, makes rank 0 divide the data anew unless they are stored so. One rank needs no division.
     order : {"stored", "none", "metis", "cluster"}
-        The order of a part's rows: as stored, ascending ids, or by a method of `graph.order`.
+        Order of the rows within a part: as stored, ascending ids, or by a method of `graph.order`.
     balance : str
-        What METIS makes even, as `graph.partition` takes it; "auto": as stored, else as the degrees say.
+        Counts that METIS balances, as for `graph.partition`. "auto" takes the stored parts as they are, and otherwise
+        chooses the counts by the degrees.
     seed : int
     verify : bool
-        Compare the files' sha256; of a native directory ranks that see the same files share them out.
+        If True, compare the sha256 of the files. Ranks that see the same native directory divide the work.
     scratch : path, optional
-        Folder for a private temporary folder with data that are divided anew, removed as the context ends; every rank
-        must see it. By default, and where it lies in the data set itself, the system's.
+        Folder for a private temporary folder with data that are divided anew, which is removed when the context ends.
+        Every rank must see it. By default, or if it lies inside the data set's directory, the system's folder is used.
     progress : Progress
-        Rank 0's object shows what rank 0 does.
+        Rank 0's object shows the progress of rank 0.
     seconds : dict, optional
-        On rank 0, how long making the parts took is put under "partition".
+        On rank 0 the time for computing the parts is stored under "partition", in seconds.
     task, allow_empty, relational, transforms, **changes
         As for `load`.
 
     Yields
     ------
     Dataset
-        Whose parts are the ranks', or several neighbours one rank's; take a `Part` of it.
+        Data set with one part per rank, or the same number of neighbouring parts for each rank; `Part` reads them.
 
     Raises
     ------
     SarliteError
-        On every rank together; also where ranks see other data sets in one place, as on two hosts. Any other exception
-        of one rank is a PeerError on the others.
+        On all ranks together; also if ranks see different data sets under the same path, as on two hosts. Any other
+        exception of one rank is a PeerError on the other ranks.
 
     Notes
     -----
-    Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes)
-    integers, while it divides; on one rank that is done in memory.
+    Only rank 0 holds a whole edge list, while it reads or generates data that are no native directory, and O(n_nodes)
+    integers, while it divides the data. One rank does this in memory.
 
     Examples
     --------
@@ -170,8 +172,8 @@ def _files_to_verify(comm, directory):
 
 
 def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_folder, progress, seconds, load_options, graph_changes):
-    """Load the data set of `request`; divide it for `n_ranks` ranks into a temporary folder, unless its stored parts serve them.
-    Return (data set in memory, None) for one rank, else (None, directory that all ranks map).
+    """Load the data set of `request`, a DivisionRequest, and divide it for `n_ranks` ranks, unless its stored parts can serve. Return (data
+    set in memory, None) for one rank, else (None, directory that all ranks map): `stored_directory`, or a temporary folder.
 
     `exit_stack` keeps locks and temporary folders until it is closed.
     """
@@ -227,7 +229,7 @@ def _reordered(dataset, order, seed):
 
 
 def _outside(scratch, dataset):
-    """Return the folder `scratch`, or None if it lies inside the data set's directory."""
+    """Return the folder `scratch` for temporary files, or None if it lies inside the data set's directory, where no other files may be."""
     data_folder = dataset.directory and Path(dataset.directory).resolve()
     inside = scratch is not None and data_folder and Path(scratch).resolve().is_relative_to(data_folder)
     return None if inside else scratch

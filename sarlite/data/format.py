@@ -248,8 +248,8 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, section, folder, entry):
-    """Yield (path, record, field) for each file of a node type or relation. A record has the dtype, shape and sha256 that meta.json
-    states in `entry`, under `section`, "nodes" or "edges".
+    """Yield (path, record, field) for each file of one node type or relation, whose files are in `directory`/`section`/`folder`. `section`
+    is "nodes" or "edges", `entry` is its part of meta.json, and a record has a file's dtype, shape and sha256.
     """
     for field, name in meta.TABLES[section].FILES.items():
         if name in entry["arrays"]:
@@ -257,8 +257,8 @@ def _files_of(directory, section, folder, entry):
 
 
 def _arrays(directory, section, folder, entry):
-    """Return {field: memory-mapped array} of a node type or relation, whose files are in `folder` and listed in `entry` of
-    meta.json, under `section`, "nodes" or "edges".
+    """Return {field: memory-mapped array} of one node type or relation, whose files are in `directory`/`section`/`folder`. `section` is
+    "nodes" or "edges", and `entry` is its part of meta.json, which lists the files.
     """
     return {field: npyfile.open_map(path, record, field)
             for path, record, field in _files_of(directory, section, folder, entry)}

@@ -87,9 +87,7 @@ class _Table:
         return same and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
 
     def check_shapes(self) -> None:
-        """Raise a DataError if the numbers of dimensions, dtypes or lengths of the arrays disagree. The values in the arrays are
-        not read.
-        """
+        """Raise a DataError if an array has a wrong number of dimensions, dtype or length. The values in the arrays are not read."""
         for name, array in self.arrays().items():
             self._check_form(name, array)
         for name, array in self.arrays().items():
@@ -104,8 +102,8 @@ class _Table:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
     def _check_range(self, name, ids, n, entry="entry {at} is {value},"):
-        """Raise a DataError for the first of `ids`, an array called `name`, outside 0 <= id < n. `entry` is the template of the
-        words about this id.
+        """Raise a DataError for the first of `ids`, an array called `name`, outside 0 <= id < n. The message states the bad id by the
+        template `entry`, with its position {at} and its {value}.
         """
         for start, piece in pieces(ids):
             validation.integers(self.where(name), piece, stop=n, entry=entry, first=start)

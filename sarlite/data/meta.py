@@ -72,8 +72,8 @@ def _arrays(table, file_records):
 
 
 def _feature_names(table):
-    """Return the entries of meta.json about the feature columns, transforms and times of `table`. Names of columns are left out
-    unless there is a distinct name for each column.
+    """Return the entries of meta.json about the feature columns, transforms and times of `table`, as a dict. Names of columns are left out
+    unless each column has its own name.
     """
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
@@ -127,7 +127,7 @@ def read(directory):
 
 
 def _anew(meta, directory):
-    """Return the end of an error message about `directory`, which has an older version of the format: the command that writes it again."""
+    """Return the end of an error message about `directory`, which has version 1 of the format: the command that converts the data again."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
@@ -206,7 +206,9 @@ def _check_types(path, meta_content):
 
 
 def _words(path, section, name, n):
-    """Return the `n` words that a folder name of the `section` "nodes" or "edges" encodes; raise a DataError if the name is invalid."""
+    """Return the `n` words that the folder name `name` encodes, 1 for a node type or 3 for a relation. Raise a DataError, which calls the
+    entry `section`, if it is invalid.
+    """
     try:
         return words(name, n)
     except ValueError as error:
@@ -214,7 +216,9 @@ def _words(path, section, name, n):
 
 
 def _needed(meta_content, section, name):
-    """Return the fields whose arrays must be listed in meta.json for `name`, a node type or a relation by `section`, "nodes" or "edges"."""
+    """Return the fields whose arrays meta.json must list for the node type (if `section` is "nodes") or relation (if "edges") with the
+    folder name `name`.
+    """
     if section == "edges":
         return ("indptr", "indices")
     if "target" not in meta_content:
@@ -223,8 +227,9 @@ def _needed(meta_content, section, name):
 
 
 def _check_records(path, entry_name, entry, files, needed):
-    """Raise a DataError unless a table's `entry` in meta.json has a record with valid dtype, shape and sha256 for each listed file,
-    and for each field in `needed`. `files` are the files that a table may have.
+    """Raise a DataError unless the arrays listed in `entry`, the part of meta.json about one table, have valid records: dtype, shape and
+    sha256. `files` maps the table's fields to names of files; the fields in `needed` must be listed. Messages name the file `path` and
+    `entry_name`.
     """
     _expect(path, entry_name, entry, dict)
     _expect(path, f"{entry_name}: count", entry.get("count"), int)
@@ -239,8 +244,8 @@ def _check_records(path, entry_name, entry, files, needed):
 
 
 def _check_feature_names(path, entry_name, entry, record):
-    """Raise a DataError for invalid feature names, transforms or times in a table's `entry`; `record` has the features' dtype and
-    shape. The names of columns must be distinct words, one per column.
+    """Raise a DataError for invalid feature names, transforms or times in `entry`, the part of meta.json about one table. The names must be
+    distinct texts, one per column of the features, whose dtype and shape are in `record`. Messages call the table `entry_name`.
     """
     _expect(path, f"{entry_name}: transforms", entry.get("transforms", {}), dict)
     if entry.get("time") not in ((None, *KINDS) if "time" not in entry["arrays"] else KINDS):
@@ -258,7 +263,9 @@ def _are_words(names):
 
 
 def _expect(path, name, value, kind):
-    """Raise a DataError unless `value` is an instance of the class `kind`; a bool is not accepted as an int."""
+    """Raise a DataError about the entry `name` of the file `path` unless `value` is an instance of the class `kind`. A bool is not accepted
+    as an int.
+    """
     if not isinstance(value, kind) or isinstance(value, bool):
         raise DataError(f"{path}: {name}: expected {kind.__name__}, found {value!r}")
 

@@ -100,8 +100,8 @@ class Part:
         return OwnedRows(target.features(dtype, features), *(target.read(name) for name in ("labels", *SPLITS)))
 
     def typed_rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
-        """Return the labels and splits of this part's rows of the target, the node type with labels, and {node type: features} of
-        all types. Features are zeros if `features` is False.
+        """Return an OwnedRows with the labels and splits of this part's rows of the target, the node type with labels, and with {node type:
+        features} of all types. Features have `dtype` (None: the stored one), and are zeros if `features` is False.
 
         The parameters are those of `rows`.
         """
@@ -129,7 +129,7 @@ class Part:
         return self._edges.values(name, dtype)
 
     def n_cut(self, relation: Relation, indices: Array) -> int:
-        """Return the number of entries of `indices`, sources of this part's edges in `relation`, that are rows of another part.
+        """Return how many entries of `indices`, the sources of this part's edges in `relation`, are rows of another part.
 
         Parameters
         ----------

@@ -65,7 +65,7 @@ def load(path):
 
 
 def load_saved(path):
-    """Return {name: read-only array} from a file that `torch.save` wrote from a dict of NumPy arrays.
+    """Return {name: read-only array} from the file `path`, which `torch.save` wrote from a dict of NumPy arrays.
 
     Both the zip format and the older format of `torch.save` are read. Tensors are refused, as the dict must hold NumPy
     arrays.
@@ -113,7 +113,9 @@ def _last_pickle(data):
 
 
 class _Machine:
-    """Interpreter of the instructions of a pickle. Any exception that it raises means that the pickle is refused."""
+    """Interpreter of the instructions of a pickle, which builds arrays and plain objects only. Any exception that it raises means that the
+    pickle is refused.
+    """
 
     def __init__(self, data):
         self.data, self.stack, self.marks, self.memo, self.encoded = data, [], [], {}, {}
@@ -194,7 +196,9 @@ class _Machine:
         self.stack.append(target)
 
     def as_bytes(self, text, encoding="latin1"):
-        """Return the bytes that an old pickle protocol stored as latin-1 text; the result is cached per text object."""
+        """Return the bytes of `text`, as which an old pickle protocol stores bytes, one latin-1 character per byte. The result is cached
+        per text object.
+        """
         if type(text) is not str or encoding != "latin1":
             _refuse("encodes something other than bytes")
         if id(text) not in self.encoded:
@@ -202,7 +206,9 @@ class _Machine:
         return self.encoded[id(text)][1]
 
     def filled(self, version, shape, dtype, fortran, data):
-        """Return the array of a pickled state, after checking it: shape, dtype, bytes `data`, in Fortran order if `fortran`."""
+        """Return the array that a pickled state describes: `data`, bytes, as `dtype` in `shape`, in Fortran order if `fortran`. Raise a
+        ValueError if they do not fit. `version`, the format number of the state, is not used.
+        """
         good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
         if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")

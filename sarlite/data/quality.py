@@ -15,8 +15,9 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Return a dict of the numbers of nodes, edges and halo rows of each part of `dataset`, and their imbalance; with `tiles`, also
-    edges by pair of parts. `n_bytes` limits memory (None: no limit), and `step` shows progress.
+    """Return a dict of the numbers of nodes, edges and halo rows of each part of `dataset`, and their imbalance. With `tiles`, edges are
+    also counted for each pair of parts. `n_bytes` limits memory (None: no limit), and `step`, a `progress.Step`, counts the edges that were
+    read.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Measure a division that is not stored, where `parts` has the part of each node of `dataset`: return the dict of `quality` (cut
-    edges, balance and more), but without the edge counts of each pair of parts.
+    """Return the dict of `quality` (cut edges, halo rows, imbalance) for a division of `dataset` that is not stored, without the counts for
+    pairs of parts. `parts` has the part of each node.
     """
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]
@@ -67,7 +68,9 @@ def measured(dataset, parts, n_parts):
 
 
 def quality_lines(costs):
-    """Return lines of text with `costs`, the result of `quality`, which are printed below the table of `summary.report_lines`."""
+    """Yield lines of text about `costs`, the result of `quality`: the imbalance, and the edges and needed rows for each pair of parts. They
+    are printed below the table of `summary.report_lines`.
+    """
     yield f"row imbalance {costs['row_imbalance']:.2f}, stage imbalance {costs['stage_imbalance']:.2f}"
     needs = np.array(costs["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
@@ -84,8 +87,9 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, source_type, tiles, chunk_size, step):
-    """Return {"edges", "cut", "halo_rows": counts by part of the destination} of the edges from nodes of `source_type`. With
-    `tiles`, edges are also counted by pair of parts. `chunk_size` edges are read at a time.
+    """Count the edges whose sources have the type `source_type`, and return {"edges", "cut", "halo_rows": number for each part of
+    destinations}. With `tiles`, "tiles" and "halo_tiles" count for each pair of parts. `chunk_size` edges are read at a time, and `step`
+    (or None) receives progress.
     """
     tally = Tally(np.asarray(dataset.nodes[source_type].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == source_type]

@@ -262,8 +262,8 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first_row=0, what="node"):
-    """Return `labels` in the form that `task` needs: int64 classes ("classify" or None), uint8 columns of 0 and 1, or floats.
-    Messages name the source `where` and call a row `what`.
+    """Return `labels` in the form that `task` needs: int64 classes ("classify" or None), uint8 columns of 0 and 1, or floats. Messages name
+    the source `where`, call a row `what`, and count rows from `first_row`.
 
     Parameters
     ----------
@@ -290,8 +290,8 @@ def in_form(labels, where, task, first_row=0, what="node"):
 
 
 def count_outputs(labels, where, classes, task):
-    """Return a model's number of outputs per node: for "classify" `classes` or, if None, the largest label + 1; for other tasks the
-    number of label columns.
+    """Return a model's number of outputs per node. For the `task` "classify" or None this is `classes` or, if that is None, the largest
+    label + 1; for other tasks it is the number of columns of `labels`. Messages name the labels' source `where`.
     """
     if task in (None, "classify"):
         return count_classes(labels, where, classes)
@@ -301,8 +301,8 @@ def count_outputs(labels, where, classes, task):
 
 
 def _binary_labels(labels, where, first_row, what):
-    """Return `labels`, which must be 0, 1 or NaN, as uint8 with `MISSING` for NaN. For another value, raise a DataError that names
-    the source `where`, the word `what` for a row, and the row's number, counted from `first_row`.
+    """Return `labels`, which must be 0, 1 or NaN, as uint8 with `MISSING` for NaN. Raise a DataError for another value; the message names
+    the source `where`, calls a row `what`, and counts rows from `first_row`.
     """
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
@@ -312,8 +312,8 @@ def _binary_labels(labels, where, first_row, what):
 
 
 def strata(labels, task):
-    """Return the group of each node for a split by groups, (n,): its class or, for tasks other than "classify", 0. -1 stands for a
-    node without a label.
+    """Return for each node its group in a stratified split, (n,): its class if `task` is "classify" or None, else 0. A node without a label
+    has -1.
     """
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 

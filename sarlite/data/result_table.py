@@ -15,8 +15,9 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return (headings of the label columns, headings of the number columns) of a table with predictions for `task`. If
-    `embeddings`, the table has a layer's rows, with `n_columns` numbers each.
+    """Return (headings of the label columns, headings of the number columns) of a table of a model's results with `n_columns` numbers per
+    row. If `embeddings`, the numbers are the outputs of a layer, else predictions for `task`; `class_names` (None: numbers) name the
+    classes.
 
     Examples
     --------
@@ -33,8 +34,9 @@ def headings(task, n_columns, class_names, embeddings):
 
 
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, id_headings=("id",)):
-    """Write predictions as a table to `path`: ids, `labels` and `numbers` of each row. `ids(first, last)` returns columns of ids of
-    these rows. If `embeddings`, `numbers` are rows of a layer.
+    """Write a model's results to `path` as a table of ids, `labels` (None: no such columns) and `numbers`, such as probabilities.
+    `ids(first, last)` returns the columns of ids of rows `first` to `last` - 1, whose headings are `id_headings`. If `embeddings`, the
+    numbers are the outputs of a layer, else predictions for `task`.
 
     The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
     destination in place of id, with relation between them if there are several relations; links have a score and possibly a
@@ -80,8 +82,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
 
 
 def write_pieces(path, names, pieces):
-    """Write a table to `path`, with columns called `names`. `pieces` yields the columns of consecutive rows. After an error, the
-    file is missing or unchanged.
+    """Write a table with columns called `names` to `path`, completely or not at all. `pieces` yields consecutive rows: a list of columns
+    each.
 
     Parameters
     ----------

@@ -145,8 +145,8 @@ class _Notes(NamedTuple):
 
 
 def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
-    """Raise a DataError if a name in `expected` is not in `available`. Names that are only in `available`, which the model does not
-    use, are added to `out.left_out`. Both map a name to its text in messages; `name_kind` is a word such as "relation".
+    """Raise a DataError if a name that the model needs (`expected`) is not `available` in the data, and note other available names in
+    `out.left_out`. Both dicts map a name to its text in messages, and `name_kind` is a word such as "relation".
     """
     for name, text in expected.items():
         if name not in available:
@@ -159,8 +159,8 @@ def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], avai
 
 
 def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: JsonDict | None) -> AnyTable:
-    """Return `table` with the feature columns that a model needs (`expected`), in its order. Raise a DataError if one is missing or
-    was made by other transforms than `transforms`; messages about columns go to `out`.
+    """Return `table` with the feature columns that a model needs, `expected`, in this order. Raise a DataError if a column is missing, or
+    was computed by other transforms than the model's `transforms`. Notes about columns left out or matched by position are added to `out`.
     """
     available, where = _columns(table), f"{table.label}{table.FEATURES.replace('_', ' ')}"
     if expected is None or available is None:
@@ -180,8 +180,8 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
 
 
 def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
-    """Return a node `table` without features, since the model has learned rows for its nodes instead, and add this to
-    `out.left_out`. An edge table is returned unchanged.
+    """Return a node `table` without its features, as the model has learned rows for these nodes instead, or an edge table unchanged. A note
+    that the features are not used, which calls them `feature_label`, is added to `out.left_out`.
     """
     if isinstance(table, EdgeTable):
         return table  # the run's own options decide whether values of edges are used
@@ -190,8 +190,8 @@ def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
 
 
 def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
-    """Return `table` if its columns without names (`available`) are as many as the model's (`expected`), and add to `out` that
-    columns were matched by position. Raise a DataError otherwise.
+    """Return `table` if it has as many feature columns (`available`: names or a number) as the model needs (`expected`); else raise a
+    DataError. A note that columns were matched by position is added to `out`; messages call them `feature_label`.
     """
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
@@ -205,8 +205,8 @@ def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: lis
 
 
 def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
-    """Return text, for an error message, about the first column of `table` whose transform differs from the transform that the
-    model needs (`expected`).
+    """Return the part of an error message about the first column of `table` whose transform differs from the model's transform in
+    `expected`.
     """
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)

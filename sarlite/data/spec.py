@@ -124,8 +124,9 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
          transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Return the data set that `spec` names, such as "sbm:nodes=100" or a directory. It is validated unless `check` is False.
-    `changes`, such as undirected=True, change edges or features.
+    """Return the data set that `spec` names, such as "sbm:nodes=100" or a directory. It is validated unless `check` is False. `changes`,
+    such as undirected=True, change edges or features. `relational` must be True for a graph of several node types; `n_bytes` limits memory,
+    with files in `folder`.
 
     Parameters
     ----------
@@ -223,8 +224,9 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
 
 
 def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
-    """Return the data set that `spec` names, with `changes` such as undirected=True applied, before `Dataset.check`. `workspace`
-    holds large arrays, and `tell(text)` receives progress.
+    """Return the data set that `spec` names, with `changes` such as undirected=True applied, but not yet validated by `Dataset.check`.
+    `workspace` holds large arrays, `transforms` are a model's stored transforms (None: they are fitted), and `tell(text)` receives
+    progress.
     """
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
@@ -251,8 +253,8 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
 
 
 def _check_kind(spec, is_relational, relational):
-    """Raise a ConfigError unless the graph of `spec` is heterogeneous (`is_relational`) if and only if the caller expects it
-    (`relational`).
+    """Raise a ConfigError if the graph of `spec` is heterogeneous (`is_relational`) but the caller expects one node type, or the reverse.
+    `relational` True means that the caller expects a heterogeneous graph.
     """
     if is_relational and not relational:
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
@@ -262,8 +264,8 @@ def _check_kind(spec, is_relational, relational):
 
 
 def has_transforms(spec: AnyPath) -> bool:
-    """Return True if DuckDB builds the data set `spec` from tables, such as CSV files. Stored transforms can compute the features
-    of only these data sets.
+    """Return True if DuckDB builds the data set `spec` from tables, such as CSV files, so that a model's stored transforms can compute its
+    features.
     """
     return _parse(str(spec))[0] in _DESCRIBED
 
@@ -300,8 +302,9 @@ def _is_relational(form, path):
 
 
 def _split_changes(spec, options, changes, relational):
-    """Remove the options that change the graph, such as undirected, from `options`, and return (these options updated by `changes`,
-    a dict of provenance for the data set).
+    """Remove the options that change the graph, such as undirected, from `options`. Return ({name: value} of these options and of
+    `changes`, which override them, provenance of the data set as a dict). Raise a ConfigError for a change that a graph of several node
+    types (`relational`) does not allow.
     """
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
@@ -321,7 +324,7 @@ def native_directory(spec: AnyPath) -> str | None:
 
 
 def source_path(spec: AnyPath) -> str | None:
-    """Return the file or directory that a spec names, or None if it does not exist."""
+    """Return the path of the file or directory that `spec` names, or None if there is none."""
     form, path, _ = _parse(str(spec))
     return path if path is not None and os.path.exists(path) else None
 
@@ -346,7 +349,7 @@ def _parse(spec):
 
 
 def _no_directory(spec, path):
-    """Return the error for a spec that is only a path, such as "data/cora", if the path is not a directory."""
+    """Return the error for `spec`, which is only a path, such as "data/cora", if `path` is not a directory."""
     if os.path.exists(path):
         content = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
         return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")
@@ -364,8 +367,8 @@ def _forms():
 
 
 def _path_and_words(text):
-    """Return (path, texts of the options) from `text`, the part of a spec after "FORM:". Commas separate them; only a path that
-    exists may contain commas.
+    """Return (path, texts of the options, such as "seed=1") from `text`, the part of a spec after "FORM:". Commas separate them; only a
+    path that exists may contain commas.
     """
     if os.path.exists(text):  # a path may hold commas
         return text, []
@@ -404,7 +407,9 @@ def _options(form, words, parsers):
 
 
 def _changed(dataset, changes):
-    """Apply `changes`, such as undirected or normalize, to `dataset`, and return the new data set, or `dataset` itself without changes."""
+    """Return `dataset` after `changes`, {name: bool} such as undirected or normalize. Without a True value, the data set is returned as it
+    is.
+    """
     if not any(changes.values()):
         return dataset
     dataset.provenance = {**dataset.provenance, "changes": dict(changes)}

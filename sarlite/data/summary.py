@@ -92,7 +92,7 @@ def part_bytes(dataset, costs):
 
 
 def account_lines(dataset):
-    """Return lines that tell how each column of the user's tables was used, for a data set that was built from tables."""
+    """Return lines that tell how each column of the user's tables was used; none if `dataset` was not built from tables."""
     account_of_columns = dataset.provenance.get("tables")
     return [*account.lines(account_of_columns)] if isinstance(account_of_columns, dict) else []
 

@@ -42,7 +42,8 @@ class CellCheck(NamedTuple):
 
 
 def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
-    """Run all `checks` over the cells of `table` in one scan. Raise one error that names the first bad cell of each check, if there is any.
+    """Run all `checks` over the cells of `table` in one scan. Raise one error that names, for each failed check, the first bad cell:
+    source, row, column and value.
 
     For each of them the message names the source, the first row, the column and the value.
     """
@@ -60,7 +61,7 @@ def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
 
 
 def shorten(value: object) -> str:
-    """Return `value`, a cell's value, as text for a message: numbers as digits, dates and words in quotes. Long text is cut."""
+    """Return `value`, a cell's value, as text for a message: numbers as digits, dates and text in quotes. Long text is cut."""
     text = repr(value) if isinstance(value, str | int | float | list | None) else repr(str(value))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -71,7 +72,9 @@ def cell(table: Table, row: int, column: str) -> str:
 
 
 def is_missing(table: Table, column: str) -> str:
-    """Return the SQL condition that is true for a cell without a value: NULL, NaN, an empty word, or a word of the option `null`."""
+    """Return the SQL condition that is true for a cell without a value: NULL, NaN, an empty text, or a word that the user's option `null`
+    lists.
+    """
     name, kind = quote(column), table.types[column]
     null_words = table.reading.null or ()
     if kind in ("whole", "float"):
@@ -104,8 +107,8 @@ def number(table: Table, column: str) -> str:
 
 
 def number_checks(table: Table, columns: Sequence[str], missing: bool = False, use: str = "feature") -> list[CellCheck]:
-    """Return checks that refuse cells of `columns` that are not finite numbers. `missing` True accepts empty cells; `use`, such as
-    "feature" or "weight", is the column's use for advice in messages.
+    """Return checks that refuse cells of `columns` that are not finite numbers, and missing values unless `missing` is True. `use` is
+    "feature", "weight" or "label": numbers of features and weights must fit into float32, and the advice in messages depends on it.
 
     Features and weights must fit into float32. A cell without a value is refused unless `missing` is True. A column whose type
     can hold no numbers raises a DataError at once.
@@ -203,8 +206,8 @@ def word(table: Table, column: str) -> str:
     return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({quote(column)} AS VARCHAR) END)"
 
 
-def vectors(table: Table, column: str) -> int:
-    """Return the length of the lists of numbers in a column of `table`. Raise a DataError if the lengths differ or an entry is null."""
+def list_length(table: Table, column: str) -> int:
+    """Return the length of the lists of numbers in the cells of a column. Raise a DataError if the lengths differ or an entry is null."""
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
@@ -293,7 +296,7 @@ def truth(table: Table, column: str) -> tuple[str, CellCheck]:
 
 
 def check_fill(fill: object) -> str | None:
-    """Return `fill`, the replacement of missing numbers, as "0", "mean" or None; raise a ConfigError for another value."""
+    """Return the option `fill`, the replacement of missing numbers, as "0", "mean" or None; raise a ConfigError for another value."""
     text = None if fill is None else str(fill)
     if text not in (None, "0", "mean"):
         raise ConfigError(f"fill: {text!r} is not one of 0, mean")

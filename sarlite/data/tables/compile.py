@@ -27,8 +27,8 @@ from sarlite.types import Array, JsonDict
 def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
-    """Build the Dataset that `description`, of a user's tables, states. `tell(text)` reports each step, and `about` holds the
-    source and the provenance of the Dataset. The options add, merge or change edges and features.
+    """Return the Dataset that `description` states: its tables are read, checked, numbered and sorted. `about` holds source and provenance
+    of the Dataset, `tell(text)` receives progress, and `workspace` holds large arrays. The options add, merge or change edges and features.
 
     Parameters
     ----------
@@ -113,8 +113,8 @@ class _Compiler:
         self._ends_alone: dict[str, tuple[str, list[IdColumn]]] = {}  # of types whose nodes are counted by edges alone
 
     def run(self, make_result):
-        """Read all tables, number the nodes, and return the result of `make_result()`. Raise one error about all faults in all
-        columns of all tables.
+        """Read all tables, number the nodes, and return the result of `make_result()`, a function that calls `tables` or `lists`. Raise one
+        error about all faults in all columns of all tables.
         """
         errors: list[SarliteError] = []
         for name, nodes in self._description.nodes.items():
@@ -176,16 +176,16 @@ class _Compiler:
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 
     def _numbered(self, relation_index, edge_changes, read_again):
-        """Return (edges of a relation with row numbers, after the changes, {change: number of edges}). `edge_changes` says which
-        edges are added or merged; `read_again` is True if the caller reads the edges repeatedly.
+        """Return (NumberedEdges, {change: number of edges}) of relation number `relation_index`, after `edge_changes`, {name: bool}, have
+        added or merged edges. `read_again` is True if the caller reads the edges more than once.
         """
         columns = self._edges[relation_index]
         edges = NumberedEdges(self._connection, f"temp.main.e{relation_index}", columns, self._numberings, edge_changes, read_again)
         return edges, edges.change(self._numberings[columns.source.relation[0]].n_nodes)
 
     def _numbering(self, node_type, node_columns):
-        """Return the NodeNumbering of `node_type`, which maps ids to row numbers. Raise an error if the files with a row per node
-        differ in their numbers of rows.
+        """Return the NodeNumbering of `node_type`, which maps ids to row numbers, from its `node_columns` and the edges' columns of its
+        ids. Raise an error if the files with a row per node differ in their numbers of rows.
         """
         ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == node_type]
         source = node_columns.source
@@ -213,8 +213,8 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, unused_ids):
-        """Raise a DataError if a node type whose nodes are known only from edges has ids without edges, out of 0 to the largest id.
-        `unused_ids` has the number of such ids by node type.
+        """Raise a DataError if a node type that no table lists has unused ids: numbers from 0 to its largest id that occur in no edge.
+        `unused_ids` has their number by node type.
         """
         for name, n in unused_ids.items():
             if n and name in self._ends_alone:
@@ -226,8 +226,8 @@ class _Compiler:
                                 + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
     def _node_table(self, node_type, has_edges):
-        """Return the NodeTable of `node_type`, and record the use of its columns in `account`. `has_edges` is a mask of the nodes
-        that have edges.
+        """Return the NodeTable of `node_type`, and record the use of its columns in `account`. `has_edges`, (n_nodes,) bool, marks the
+        nodes that have edges, as the account states how many have none.
         """
         columns, numbering = self._nodes[node_type], self._numberings[node_type]
         workspace, target = self._space(f"nodes.{node_type}"), node_type == self._description.target
@@ -247,8 +247,9 @@ class _Compiler:
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, relation_index, has_edges, edge_changes):
-        """Yield the EdgeTable of a relation and, if the user wants it, of its reverse; record the use of columns in `account`. The
-        masks `has_edges`, by node type, become True at nodes with edges.
+        """Yield the EdgeTable of relation number `relation_index` and, if the user wants it, of its reverse; record the use of columns in
+        `account`. The masks `has_edges`, {node type: bool array}, become True at nodes with edges. `edge_changes`, {name: bool}, add or
+        merge edges.
         """
         columns, numberings = self._edges[relation_index], self._numberings
         relation = columns.source.relation
@@ -280,8 +281,8 @@ class _Compiler:
 
 
 def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
-    """Return the number of rows that all files with a row per node have. `rows_of_files` maps each field to (file, its number of
-    rows); raise a DataError if two differ.
+    """Return the number of rows that all files with a row per node have; raise a DataError if two files differ. `rows_of_files` maps a
+    name, such as "labels", to (file, its number of rows).
     """
     fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows_of_files.items()])
     if fewest[0] != most[0]:
@@ -290,8 +291,8 @@ def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
 
 
 def _count(node_source, largest_id, edge_file, rows_of_files):
-    """Return the number of nodes of a type: the user's number in `node_source`, else the files' number of rows. Raise a DataError
-    unless it exceeds `largest_id`, the largest id in `edge_file`.
+    """Return the number of nodes of a type: the user's number in `node_source` or, without it, the number of rows in `rows_of_files`,
+    {name: (file, number of rows)}. Raise a DataError unless it exceeds `largest_id`, the largest id in `edge_file`.
     """
     where_counted, field = node_source.counted_in
     n = agreed({**({} if node_source.count is None else {field: (where_counted, node_source.count)}), **rows_of_files})

@@ -173,8 +173,8 @@ class Description:
     relational: bool = False
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
-        """Return a copy that uses `transforms`, fitted on other data, in place of fitting. They are keyed by node type or
-        "SOURCE.NAME.DESTINATION" of a relation.
+        """Return a copy whose features are computed by `transforms`, which were fitted on other data, instead of newly fitted ones. The
+        keys of `transforms` are node types, and relations as "SOURCE.NAME.DESTINATION".
         """
         named = self.relational
         nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
@@ -183,8 +183,8 @@ class Description:
 
 
 def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: Door = MAPPING) -> Description:
-    """Return the description that the dict `content` states in the form of docs/tables.md. Relative paths start at `base`, messages
-    begin with `where`, and `option_notation` is the user's notation of options.
+    """Return the Description that the dict `content` states in the form of docs/tables.md. Relative paths start at `base`, messages begin
+    with `where`, and they show options in `option_notation`, as the user writes them.
 
     Parameters
     ----------
@@ -221,8 +221,8 @@ def is_relational(path: AnyPath) -> bool:
 
 
 def reading_of(options: Mapping[str, Any], option_notation: Door = SPEC) -> Reading:
-    """Return the options header, null, decimal and comment of a table as a `Reading`. `option_notation` is the notation of options
-    in messages.
+    """Return the entries header, null, decimal and comment of `options`, a table's options, as a `Reading`. Messages show options in
+    `option_notation`.
     """
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
@@ -282,8 +282,8 @@ def _source(options, base, message_start):
 
 
 def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, option_notation: Door) -> NodeSource:
-    """Return the NodeSource of node type `name` that the dict `options` describes. Relative paths start at `base`, messages begin
-    with `where`, and `option_notation` is the user's notation of options.
+    """Return the NodeSource of node type `name` that the dict `options` describes. Relative paths start at `base`, messages begin with
+    `where`, and they show options in `option_notation`, as the user writes them.
     """
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
@@ -356,8 +356,8 @@ def _check_edges(edges, nodes, where):
 
 
 def _check_keys(options, classes, message_start):
-    """Raise a ConfigError that begins with `message_start` if a key of `options` is not in `classes`, {key: accepted classes}, or
-    its value has another class.
+    """Raise a ConfigError that begins with `message_start` if `options` have an unknown key, or a value of a wrong class. `classes` maps
+    each known key to its accepted classes.
     """
     if not isinstance(options, Mapping):
         raise ConfigError(f"{message_start}: expected keys and values, found {options!r}")

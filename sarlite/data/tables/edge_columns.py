@@ -95,7 +95,9 @@ class EdgeColumns:
         raise_all(errors)
 
     def _transformed(self):
-        """Return the SQL expressions of the edge features that transforms compute; store the features' names and descriptions."""
+        """Compute the edge features by the user's transforms, and return their SQL expressions, a list. Store the names and descriptions of
+        the features in this object.
+        """
         features = make_features(self.table, self._wanted, None, self.source.transforms, self.values)
         self.values = {name: quote(f"{VALUE}{name}") for name in self.values}
         self.table, self._transform_words, self.outside = features.table, features.fitted.descriptions(), features.outside
@@ -103,7 +105,7 @@ class EdgeColumns:
         return [*features.expressions.values()]
 
     def _chosen_columns(self, all_columns):
-        """Return the columns to read into DuckDB, out of `all_columns` of the table. Set `_names` to the names of the source and
+        """Return which of `all_columns`, the names of the table's columns, to read into DuckDB. Set `_names` to the names of the source and
         the destination column.
         """
         src, dst, shown = self.source.src, self.source.dst, [name for name in all_columns if not unnamed(name)]
@@ -193,7 +195,9 @@ class NumberedEdges:
             self._check()
 
     def _check(self):
-        """Raise a DataError for an invalid edge value; refuse or drop edges whose source or destination is no node."""
+        """Raise a DataError for an invalid edge value. Refuse or drop edges whose source or destination is no node, as the user's option
+        `on_unknown` says.
+        """
         self._columns.refuse_bad_cells(self._connection, self._name)
         self.check_ends()
         if self._columns.source.on_unknown == "refuse":
@@ -212,8 +216,8 @@ class NumberedEdges:
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, end_fields, remedy):
-        """Return a list of DataErrors, one for each of `end_fields` ("src", "dst") with an id that is no node. Each message ends
-        with `remedy`.
+        """Return a DataError for each of `end_fields`, "src" or "dst", with an id of an edge that is no node. Each message ends with
+        `remedy`.
         """
         source, table, errors = self._columns.source, self._columns.table, []
         for at, end in enumerate(end_fields):
@@ -281,8 +285,9 @@ class NumberedEdges:
 
     def sorted(self, n_sources: int, n_destinations: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
-        """Return {field: array} for an `EdgeTable`, with the edges sorted by destination. `reverse_edges` swaps their ends,
-        `keep_positions` adds the field `edge_ids`, and `counters` (None: no counts) counts the edges.
+        """Return {field: array} for an `EdgeTable`, with the edges sorted by destination, then source. `reverse_edges` first swaps sources
+        and destinations, `keep_positions` adds the field `edge_ids`, the edges' original positions, and `counters` (None: no counts) counts
+        the edges.
 
         Parameters
         ----------

@@ -35,8 +35,9 @@ class TableEdges(NamedTuple):
 
 def read_edges(edges: object, src_column: str, dst_column: str, weight_column: str | None, feature_columns: Iterable[str], nodes: object,
                id_column: str, undirected: bool, fill: object, on_unknown: str) -> TableEdges:
-    """Return the edges of a table with the named columns. `nodes` is a table of nodes, or None; `on_unknown` says if an edge with
-    an end that it lacks is refused or dropped, and `fill` replaces missing weights and features.
+    """Return the edges in the table `edges`, with both ends as node numbers. `nodes` is a table whose column `id_column` lists the nodes;
+    None takes the nodes from the edges. `undirected` adds reverse edges, `fill` ("0" or "mean") replaces missing values, and `on_unknown`
+    is "refuse" or "drop", for edges with an unlisted node.
     """
     weight_column = None if weight_column is None else str(weight_column)  # names of pandas columns may be numbers
     source = EdgeSource(RELATION, edges, "edges", str(src_column), str(dst_column), weight_column,
@@ -48,8 +49,9 @@ def read_edges(edges: object, src_column: str, dst_column: str, weight_column: s
 
 def read_relations(edges: Mapping[Relation, object], src_column: str, dst_column: str, nodes: Mapping[str, object], id_column: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
-    """Return ({relation: (source rows, destination rows)}, {node type: ids of its nodes}) from a table for each relation (`edges`)
-    and node type (`nodes`). `on_unknown` says if an edge with an unknown end is refused or dropped.
+    """Return ({relation: (source rows, destination rows)}, {node type: ids of its nodes}) from `edges`, a table for each relation, and
+    `nodes`, a table for each node type whose column `id_column` lists the nodes. `on_unknown`, "refuse" or "drop", says what becomes of
+    edges with an unlisted node.
     """
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
@@ -67,7 +69,7 @@ def read_relations(edges: Mapping[Relation, object], src_column: str, dst_column
 
 
 def _node_source(table, table_name, id_column, option_notation):
-    """Return the NodeSource of a node type whose ids, words or numbers, are in the column `id_column` of `table`. If `table` is
-    None, its ids are those that occur in edges.
+    """Return the NodeSource of a node type whose ids are in the column `id_column` of `table`; None for `table` takes the ids that occur in
+    edges. Messages call the table `table_name`, and show options in `option_notation`.
     """
     return NodeSource(table, table_name, str(id_column), {}, names=True, reading=Reading(door=option_notation))

@@ -24,7 +24,7 @@ _NODE = "node"
 
 
 def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
-    """Return the description of tables for the spec `edges:PATH,OPTION=VALUE,...` with these `options`, which docs/data.md explains.
+    """Return the Description of the spec `edges:PATH,OPTION=VALUE,...` with these `options`, which docs/data.md explains.
 
     Raises
     ------
@@ -52,8 +52,8 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
 
 
 def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
-    """Return the NodeSource of nodes 0, 1, ... whose data are in files with row i for node i, named in `options`. `count` is their
-    number (None: from the files), which the field of a file in `where` states.
+    """Return the NodeSource of nodes that are numbered 0, 1, ..., with data from the files that `options` name, which have row i for node
+    i. `count` is the number of nodes (None: from the files), and `where` is (file, field) that states it, for messages.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _pairs(path):
 
 
 def _listed(path):
-    """Yield the names in a file with one node name per line, as tables {"name": array} of some thousand lines; at least one table."""
+    """Yield the node names in a file with one name per line, some thousand at a time, as tables {"name": array}; at least one table."""
     any_lines = False
     for _, names in lines(path, "names"):
         any_lines = True

@@ -21,7 +21,7 @@ VALUE = "sarlite "
 """Start of the names of a view's columns with other values of the rows."""
 
 
-class MadeFeatures(NamedTuple):
+class FeatureColumns(NamedTuple):
     """Feature columns of a table as SQL expressions, together with the fitted transforms that compute them.
 
     Attributes
@@ -43,8 +43,8 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Return {column: Feature} from `columns`, {column: transform}; None if all are plain numbers. `fill` replaces missing values
-    without an option of their own (None: they are refused), and messages begin with `where`.
+    """Return {column: Feature} parsed from `columns`, {column: transform} of a description; None if all columns are plain numbers without
+    `fill`. `fill` replaces missing values where a transform has no option of its own (None: they are refused); messages begin with `where`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
-                  stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
+                  stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> FeatureColumns:
     """Transform the columns `wanted`, {name: Feature}, of `table` into features. Statistics such as means and categories come from the
     rows in the mask `training` (None: all rows), or from `stored`, the statistics of an earlier call. `values`, {name: SQL expression},
     become further columns of the result's view.
@@ -100,7 +100,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
         fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, door)
     expressions = fitted.expressions(table.connection, view.name, table.where, numeric, door)
     outside = [] if stored is None else fitted.outside(table.connection, view.name, table.where)
-    return MadeFeatures(view, expressions, fitted, outside)
+    return FeatureColumns(view, expressions, fitted, outside)
 
 
 def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
@@ -129,8 +129,8 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str], values: Mapping[str, str]) -> Table:
-    """Return the name of a view of `table` with the columns `numeric` as numbers, words for missing values as NULL, and the
-    expressions in `values` as further columns.
+    """Create a view of `table` in DuckDB, and return it as a Table: columns in `numeric` are numbers, and words for missing values in the
+    columns `wanted` are NULL. `values`, {name: SQL expression}, become further columns.
     """
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
     check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates)])
@@ -149,8 +149,8 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return an SQL condition that is true for the rows in `training`, a mask of the rows; None if it is None. The numbers of the
-    training rows are stored in a temporary table.
+    """Return an SQL condition that is true for the rows in the mask `training`, (n_rows,) bool; None if `training` is None. The numbers of
+    the training rows are stored in a temporary table.
     """
     if training is None:
         return None

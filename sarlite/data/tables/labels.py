@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.raw import count_outputs, in_form
-from sarlite.data.tables.checks import DOUBTFUL_WORDS, CellCheck, cell, check_cells, is_missing, number, number_checks, vectors
+from sarlite.data.tables.checks import DOUBTFUL_WORDS, CellCheck, cell, check_cells, is_missing, list_length, number, number_checks
 from sarlite.data.tables.number_columns import matrix
 from sarlite.data.tables.remedies import lists_remedy
 from sarlite.data.tables.sources import Table, new_name
@@ -23,7 +23,9 @@ _MANY = 30  # least number of classes that may be ids by mistake
 
 
 def other_tasks(table: Table, what: str) -> str:
-    """Return the end of a message about labels that are not one class for each `what`, such as "node": the options for such labels."""
+    """Return the end of a message about labels that are not one class for each row: the options that read other labels. `what` is the word
+    for a row, such as "node".
+    """
     options = [table.reading.door.option("task", task) for task in ("multilabel", "regress")]
     return f"; labels that are not one class per {what} are read with {' or '.join(options)}"
 
@@ -98,8 +100,8 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
 
 
 def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, minus_one_missing: bool) -> None:
-    """Raise a DataError for the first cell in the label columns that `read_labels`, called with the same arguments, could not read
-    as a label.
+    """Raise a DataError for the first cell in the label `columns` of `table` that `read_labels`, with the same arguments, could not read as
+    a label.
     """
     if task in (None, "classify"):
         _class_values(table, columns[0], task, classes, "node", minus_one_missing)
@@ -110,25 +112,27 @@ def check_labels(table: Table, columns: Sequence[str], task: str | None, classes
 
 
 def check_numbers(table: Table, columns: Sequence[str], task: str) -> None:
-    """Raise a DataError unless the label columns hold numbers, or lists of numbers that all have the same length."""
+    """Raise a DataError unless the label `columns` of `table` hold numbers, or lists of numbers that all have the same length. If `task` is
+    "multilabel" and there is one column, the message tells how to read several labels from a cell.
+    """
     checks = number_checks(table, columns, missing=True, use="label")
     if task == "multilabel" and len(columns) == 1:  # its cells may have several labels
         checks = [check._replace(remedy=partial(lists_remedy, table, columns[0])) for check in checks]
     check_cells(table, checks)
     for column in columns:
         if table.types[column] == "vector":
-            vectors(table, column)
+            list_length(table, column)
 
 
 def _are_lists_of_words(table, columns, task):
-    """Return True if the labels of a multi-label task are one column of lists of words."""
+    """Return True if the labels in `columns` are one column of lists of words, and `task` is "multilabel"."""
     return (task == "multilabel" and len(columns) == 1 and table.types[columns[0]] == "list"
             and table.one(f"any_value(typeof({quote(columns[0])}))")[0] == "VARCHAR[]")
 
 
 def _listed_values(table, column, n_classes, row_word):
-    """Return the classes, as `_ClassValues`, in a column of lists of words. Raise a DataError if there are none, or for a word like
-    "none" that may mean a missing label.
+    """Return the classes, as `_ClassValues`, that occur in a column of lists of words. Raise a DataError if there are none, or for a word
+    like "none" that may mean a missing label. Messages call a row `row_word`.
     """
     view, name = new_name("entries"), quote(column)
     table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, unnest(list_distinct({name})) AS {name} "
@@ -150,8 +154,9 @@ class _ClassValues(NamedTuple):
 
 
 def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
-    """Return the classes in a column of labels and the number of rows of each. Raise an error for a value that may or may not be a
-    class, such as "none".
+    """Return the classes in a column of labels, as `_ClassValues`. Raise an error for a value that may or may not be a class, such as
+    "none"; -1 is no label if `minus_one_missing`. `n_classes` is the user's number of classes (None: from the labels), and messages call a
+    row `row_word`.
     """
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
@@ -194,7 +199,9 @@ def _refuse_doubtful_words(table, column):
 
 
 def _refuse_several(table, column, class_names):
-    """Raise a DataError if a class name such as "a|b" shares a part with another one: a row may then have several labels."""
+    """Raise a DataError if one of `class_names`, such as "a|b", seems to join several labels, because a part between "|", ";" or "," also
+    occurs in another name.
+    """
     for mark in "|;,":
         joined = [name for name in class_names if mark in name]
         parts = Counter(part.strip() for name in class_names for part in {*name.split(mark)}) if joined else {}
@@ -209,8 +216,8 @@ def _refuse_several(table, column, class_names):
 
 
 def _value_counts(table, column, row_word):
-    """Return (list of (value, number of rows) by ascending value, "number" or "word") of a column of labels. Messages call a row
-    `row_word`.
+    """Return (list of (value, number of rows) in ascending order of values, "number" or "word") for a column of labels. Raise a DataError
+    for a number that is not whole; messages call a row `row_word`.
     """
     name, has_value = quote(column), f"NOT {is_missing(table, column)}"
     kind = table.types[column]
@@ -234,8 +241,8 @@ def _value_counts(table, column, row_word):
 
 
 def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, column_name):
-    """Return the (class number, number of rows) pairs in `value_counts`, without -1 if it marks a missing label. Raise an error for
-    a -1 that may be a class or no label, and for a number outside 0 to `n_classes` - 1.
+    """Return the (class number, number of rows) pairs in `value_counts`, without -1 if it marks a missing label. Raise an error for a -1
+    that may be a class or no label, and for a number outside 0 to `n_classes` - 1 (None: no limit).
     """
     rest = [pair for pair in value_counts if pair[0] != -1]
     numbers = [value for value, _ in rest]

@@ -154,8 +154,8 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Return the record batch `reader`, with types that DuckDB reads wrongly cast to others: 16-bit floats, 256-bit decimals, and
-    zoned nanoseconds, which it cuts to microseconds. `arrow` is the module pyarrow.
+    """Return `reader`, a reader of record batches, with the types that DuckDB reads wrongly cast to others: 16-bit floats, 256-bit
+    decimals, and nanoseconds with a time zone. `arrow` is the module pyarrow.
     """
     schema = reader.schema
     for at, field in enumerate(schema):

@@ -105,8 +105,8 @@ class NodeColumns:
             self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _chosen_columns(self, all_columns):
-        """Return the columns to read into DuckDB, out of `all_columns` of the table: those with a use such as id or label, and all
-        others unless the user lists the features.
+        """Return which of `all_columns`, the names of the table's columns, to read into DuckDB: those with a use such as id or label, and
+        all others unless the user lists the features.
         """
         shown = _named_columns(all_columns)
         self._id = self.source.id or (shown[0] if shown else "")
@@ -150,8 +150,8 @@ class NodeColumns:
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
              ones: bool) -> tuple[JsonDict, JsonDict]:
-        """Return (dict of fields for `NodeTable`, dict on the use of columns) for `n_nodes` nodes. `target` True adds labels and
-        splits; `ones` True adds a feature 1 if there are no features.
+        """Return (dict of fields for `NodeTable`, dict on the use of columns) for `n_nodes` nodes. `target` True adds labels and splits,
+        `ones` True adds one feature that is 1 if there are no features, and `workspace` holds the arrays.
 
         Parameters
         ----------
@@ -189,8 +189,8 @@ class NodeColumns:
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Return (fields of labels and splits for `NodeTable`, counts of labelled nodes by class and split) from the label
-        `columns` of `table`, which is None without labels.
+        """Return (fields of labels and splits for `NodeTable`, counts of labelled nodes by class and split), read from the label `columns`
+        of `table`.
         """
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, minus_one_missing=table is not self._table)
@@ -203,7 +203,7 @@ class NodeColumns:
         return fields | splits, entries
 
     def _labels(self):
-        """Return (the table that has the labels, its label columns); the table is None without labels."""
+        """Return (table that has the labels, list of its label columns); (None, ()) without labels."""
         if "labels" in self._rows:
             table = self._rows["labels"]
             columns = _named_columns(table.columns)
@@ -214,7 +214,9 @@ class NodeColumns:
         return (self._table, self.source.labels) if self.source.labels else (None, ())
 
     def _feature_fields(self, workspace, training):
-        """Return the fields of the features for `NodeTable`: rows, column names and transforms, fitted on the mask `training` of nodes."""
+        """Return {field of `NodeTable`: value} of the features: their rows, column names and transforms. Transforms are fitted on the nodes
+        in the mask `training` (None: all nodes).
+        """
         table, source = self._rows.get("features", self._table), self.source
         if isinstance(table, FeatureRows):
             return {"features": workspace.array("features", map(self._finish, table.pieces))}
@@ -235,8 +237,8 @@ class NodeColumns:
         return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, table_name):
-        """Return ({split: mask}, text that tells where the splits come from). They are read from columns or files, or drawn at
-        random among the nodes with `labels`.
+        """Return ({split: mask}, text that tells where the splits come from). They are read from columns or files, or drawn at random among
+        the nodes with `labels`; messages call the table of the labels `table_name`.
         """
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
@@ -331,8 +333,8 @@ def _feature_rows(connection, source, reading_options):
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError that names `field` if `table`, whose row i is for node i, has a first column that looks like ids, since ids
-    would not be used.
+    """Raise a DataError if the first column of `table`, whose row i must be for node i, looks like node ids: rows would not be assigned by
+    them. The message calls the table `field`.
     """
     columns = _named_columns(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sarlite.data.tables.checks import check_cells, number, number_checks, vectors
+from sarlite.data.tables.checks import check_cells, list_length, number, number_checks
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.sql_connection import Cells
 from sarlite.data.tables.text_form import quote
@@ -12,28 +12,30 @@ from sarlite.types import DType
 
 
 def numbers(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of `columns`, which hold numbers or lists of numbers. Raise a DataError for a missing or invalid cell."""
+    """Return the SQL expression of each of `columns`, which hold numbers or lists of numbers. Raise a DataError for a missing or invalid
+    cell.
+    """
     check_cells(table, number_checks(table, columns))
     return number_expressions(table, columns)
 
 
 def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of `columns`, which hold numbers or lists of numbers. Only the lengths of the lists are checked,
+    """Return the SQL expression of each of `columns`, which hold numbers or lists of numbers. Only the lengths of the lists are checked,
     not the cells.
     """
     for column in columns:
         if table.types[column] == "vector":
-            vectors(table, column)
+            list_length(table, column)
     return [quote(column) if table.types[column] == "vector" else number(table, column) for column in columns]
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the names of the feature columns that `columns` of `table` give: COLUMN, or COLUMN.0, COLUMN.1, ... for a column of
-    lists of numbers.
+    """Return the names of the features in `columns` of `table`: the column's name, or COLUMN.0, COLUMN.1, ... for a column of lists of
+    numbers.
     """
     names = []
     for column in columns:
-        width = vectors(table, column) if table.types[column] == "vector" else None
+        width = list_length(table, column) if table.types[column] == "vector" else None
         names += [column] if width in (None, 1) else [f"{column}.{at}" for at in range(width)]
     return names
 

@@ -62,14 +62,16 @@ class NodeNumbering(NamedTuple):
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression that joins `column` with the table of nodes: its ids or, if ids are long, their hashes."""
+        """Return the SQL expression that joins the ids in `column` with the table of nodes: the ids, or hashes of words, which are joined
+        faster.
+        """
         return self.form.format(self.typed(column))
 
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], ids_are_names: bool,
                  n_nodes: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of the ids in the column `listing` or, if None, in `ends`, the columns of edges' ends. Return None
-    if the ends are row numbers already, unless `ids_are_names`.
+    """Return a NodeNumbering of the ids in the column `listing` or, if None, in `ends`, the columns of edges' ends. Without a listing,
+    whole numbers are row numbers already unless `ids_are_names`, and all ids must be if `n_nodes` is given; None is then returned.
 
     Parameters
     ----------
@@ -118,9 +120,7 @@ def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
 
 
 def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
-    """Return {"ids": number of ids that differ from another id only in blanks or capitals, "example": two of them}; None if there
-    are none.
-    """
+    """Return {"ids": number of ids that differ from another id only in blanks or capitals, "example": two of them}; None if no ids do."""
     if numbering.id_type != "VARCHAR":
         return None
     folded = "lower(trim(id))"

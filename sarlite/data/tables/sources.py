@@ -96,7 +96,7 @@ class Table:
     n_rows: int = 0
 
     def value(self, expression: str, row: int) -> Any:
-        """Return the value of an SQL expression in the row with number `row`."""
+        """Return the value of an SQL expression over the columns in the row with number `row`."""
         return self.connection.execute(f"SELECT {expression} FROM {self.name} WHERE rowid = {row}").fetchone()[0]
 
     def one(self, *expressions: str, condition: str = "true") -> tuple[Any, ...]:
@@ -151,8 +151,9 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
 
 def read(connection: Connection, source: object, reading_: Reading, required: Sequence[str | None], where: str,
          choose_columns: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read columns of `source` into DuckDB and return them as a Table. `choose_columns(names)` selects the columns, by default
-    those in `required`, which must exist. Messages call a source without a file name `where`.
+    """Read columns of `source` into DuckDB and return them as a Table. The options in `reading_`, such as header, apply to text.
+    `choose_columns(names)` selects the columns, by default those in `required`, which must exist. Messages call a source without a file
+    name `where`.
 
     Parameters
     ----------
@@ -249,8 +250,8 @@ def _check_names(source_name, names):
 
 
 def _relation(connection, source, reading_options, required_columns, source_name, exit_stack):
-    """Make `source` readable by DuckDB until `exit_stack` closes. Return (SQL text for use after FROM, names of all columns, True
-    if the columns have types, False if all are words).
+    """Make `source`, a file, query or table in memory, readable by DuckDB until `exit_stack` closes. Return (SQL text for use after FROM,
+    names of all columns, False if all columns are words as in text files, else True).
     """
     if isinstance(source, Query):
         exit_stack.callback(connection.execute, "USE memory")

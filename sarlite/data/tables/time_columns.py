@@ -19,7 +19,8 @@ _FIRST, _LAST = 315_532_800, 4_102_444_800
 
 
 class Times(NamedTuple):
-    """SQL expression that reads a column's cells as times, and the kind of the times, "dates" or "integers".
+    """SQL expression that reads a column's cells as times, int64, and the kind of the times: "dates" (nanoseconds since 1970) or
+    "integers".
 
     Attributes
     ----------
@@ -65,7 +66,9 @@ def time_column(table: Table, column: str) -> Times:
 
 
 def _refuse_doubtful(table, column, times):
-    """Raise a DataError for numbers of two units of time, or dates over 100 years apart, unless the option `null` settles the doubt."""
+    """Raise a DataError if the numbers in a column seem to count two units of time, or its dates are over 100 years apart, unless the user
+    has passed the option `null`. `times` has the SQL expression and the kind of the times.
+    """
     door, value = table.reading.door, times.expression
     if table.reading.null is not None or not door.option("null", "nan"):
         return

@@ -86,8 +86,8 @@ class Column:
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], only_missing: bool = False) -> None:
-        """Raise a DataError for a missing value, unless `missing` has words that say how to treat it, or for a value that the
-        transform `kind` cannot read, unless `only_missing`.
+        """Raise a DataError for a value that the transform `kind` cannot read, unless `only_missing`, and for a missing value, unless
+        `missing` has words that say how to treat it.
         """
         if not only_missing:
             self._check_values()
@@ -124,8 +124,8 @@ class Column:
             self.refuse(f"isinf({cast})", "is infinite")
 
     def refuse(self, condition: str, why: str) -> None:
-        """Raise a DataError if the SQL `condition` holds for a row. The message names the first such row and its value, and ends in
-        `why`.
+        """Raise a DataError if the SQL `condition` holds for a row. The message names the first such row and its value, and ends with
+        `why`, such as "is infinite".
         """
         odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
         if self.connection.execute(odd).fetchone() is None:
@@ -158,7 +158,8 @@ class Column:
 
 
 class Kind:
-    """Base class of transforms: one computes feature columns, as SQL, from a table column and statistics of its training rows.
+    """Base class of the transforms, such as "standard" or "onehot". A transform computes feature columns, as SQL expressions, from a table
+    column and statistics of its training rows.
 
     Attributes
     ----------

@@ -47,8 +47,8 @@ class Feature:
 
     @classmethod
     def parse(cls, value: object, where: str) -> "Feature":
-        """Return the Feature that a TOML value states: "standard", or a dict such as {"transform": "hash", "n": 32}. Messages begin
-        with `where`.
+        """Return the Feature that `value` from a description states: a name such as "standard" or "hash:32", or a dict such as
+        {"transform": "hash", "n": 32}. Messages begin with `where`.
 
         Parameters
         ----------
@@ -87,8 +87,8 @@ class Feature:
 
 
 def _fills(value: object, kind: Kind, transform: str, name_in_errors: str) -> tuple[str, ...]:
-    """Return the words in `value`, the option `missing`, such as "mean+indicator" for the mean and a column that marks gaps. Raise
-    an error if the transform, of class `kind`, does not allow them.
+    """Return the words in `value`, the option `missing`: "mean+indicator" replaces missing values by the mean, and adds a column that marks
+    them. Raise an error if the transform, of class `kind`, does not allow a word.
     """
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
@@ -149,8 +149,8 @@ class Fitted:
 
     def expressions(self, connection: Connection, relation: str, name_in_errors: str | None = None, numeric: Collection[str] = (),
                     option_notation: Door = MAPPING) -> dict[str, str]:
-        """Return {feature name: SQL expression} of the transforms over `relation`, an SQL table or view. Cells are checked, except
-        in the columns `numeric`, which hold only finite numbers or null.
+        """Return {feature name: SQL expression} of the transforms over `relation`, an SQL table or view. Cells are checked, except in the
+        columns `numeric`, which hold only finite numbers or null; messages call the table `name_in_errors`.
 
         The expressions are FLOAT and never null.
 
@@ -333,8 +333,8 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
 
 
 def _outputs(name: str, feature: Feature, statistics: Statistics, value: str) -> dict[str, str]:
-    """Return {name of feature column: SQL expression, never NULL} of `feature`, fitted with `statistics`. `name` is the table
-    column, and `value` the SQL expression of its value.
+    """Return {name of a feature column: SQL expression, never NULL} of the transform `feature` of the table column `name`. `statistics` are
+    the fitted ones, and `value` is the SQL expression of the column's value.
     """
     kind = KINDS[feature.transform]
     fill = statistics.get("fill", 0.0 if "0" in feature.missing else None)
@@ -356,7 +356,7 @@ def _description(feature: Feature, statistics: Statistics, rows: str) -> str:
 
 
 def _check_statistics(kind: Kind, feature: Feature, statistics: Any) -> None:
-    """Raise an exception unless `statistics`, read from JSON, fit the transform `kind` of `feature`."""
+    """Raise an exception unless `statistics`, read from JSON, can be statistics of `feature`, a transform of class `kind`."""
     for name in ("n", "width"):
         if name in statistics and not (type(statistics[name]) is int and 0 <= statistics[name] <= _MOST):
             raise ValueError(f"{name} is {statistics[name]!r}")
