@@ -10,8 +10,9 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return for each column of `scores` the counts (2 * pairs whose positive row scores higher, all pairs). A pair is a positive and a
-    negative row, by the mask `positive`, of any ranks; a tie adds 1 to the first count. Collective.
+    """For each column of `scores`, count the pairs of a positive and a negative row, which may be on different ranks. Return a list of (2 *
+    number of pairs whose positive row has the higher score + number of ties, number of pairs), one for each column. `positive` is the mask
+    of positive rows, and at most `at_once` scores of a rank are sorted together. Collective.
 
     Parameters
     ----------
@@ -51,8 +52,8 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
 
 
 class PrecisionSteps(NamedTuple):
-    """Numbers of positive and negative rows of all ranks with at least each distinct score. The scores are divided among the ranks, and an
-    instance has those in this rank's range.
+    """Table with a row for each distinct score: how many rows of all ranks have this score or a higher one, positive and negative rows
+    apart. The distinct scores are divided among the ranks, and an instance has the scores in this rank's range.
 
     Attributes
     ----------
@@ -127,8 +128,8 @@ def average_precision(comm: Communicator, scores: Array, positive: Array) -> flo
 
 
 def _pairs_of_columns(comm: Communicator, scores: Array, positive: Array) -> list[tuple[int, int]]:
-    """Return for each column of `scores` the counts (2 * pairs whose positive row scores higher, all pairs), where a pair is a positive and
-    a negative row of any ranks. `positive` is the mask of positive rows. Collective.
+    """For each column of `scores`, return (2 * number of pairs whose positive row has the higher score + number of ties, number of pairs).
+    A pair is a positive and a negative row, by the mask `positive`, of the same rank or of two ranks. Collective.
     """
     k = scores.shape[1]
     count_rows = np.concatenate([np.empty((0, 4)), *(_count_rows(c, scores[:, c], positive[:, c]) for c in range(k))])
@@ -158,8 +159,9 @@ def _count_rows(column_index: int, scores: Array, positive: Array) -> Array:
 
 
 def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Array:
-    """Sort the rows (column, score, n_positive, n_negative) of all ranks and return this rank's share: of each of the `n_columns` columns
-    one range of scores, higher on higher ranks. Rows with equal column and score become one row with the sums of their counts. Collective.
+    """Sort `count_rows`, rows (column, score, n_positive, n_negative) of all ranks, and return this rank's part: for each of the
+    `n_columns` columns, the rows in one range of scores. Higher ranks have higher scores. Rows with equal column and score are joined to
+    one, and their counts are added. Collective.
     """
     column = count_rows[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(n_columns + 1))
@@ -180,8 +182,8 @@ def _sorted_range(comm: Communicator, count_rows: Array, n_columns: int) -> Arra
 
 
 def _merged(sorted_rows: Array) -> Array:
-    """Return a table with one row for each distinct (column, score) of `sorted_rows`, whose rows are (column, score, n_positive,
-    n_negative): the two counts are summed.
+    """Join the rows (column, score, n_positive, n_negative) of the table `sorted_rows` that have equal column and score to one row with the
+    sums of their counts. Return the new table.
     """
     if not len(sorted_rows):
         return sorted_rows

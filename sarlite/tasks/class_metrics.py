@@ -39,9 +39,9 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (scores, mask of the scores whose row is positive), both (n, k), from the logits `output`. With several labels a column has a
-    label's logits; with two classes the only column has the logit of class `positive` minus the other; with more classes a column has a
-    class's log-probabilities.
+    """Convert the logits `output` to (scores, mask of the scores that belong to a positive row or label), both (n, k). For several labels
+    per row, the scores are the logits. For two classes, the one column is the logit of class `positive` minus the other logit; for more
+    classes, the columns are log-probabilities.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ class CountsByClass(Metric):
 
 
 class Averaged(CountsByClass):
-    """Precision, recall or F score over all classes. The metric is the mean of the classes' scores, the score of the positive class of two,
-    or the score of the counts summed over classes.
+    """Precision, recall or F score with "macro" average (the mean over classes), "micro" average (from the counts summed over classes), or
+    of the positive class of two.
 
     Parameters
     ----------
@@ -375,8 +375,9 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (predicted probability of an event, mask of the rows where the event happened). With two classes the event is class
-    `positive`, with several labels that a label is 1 (n * k entries), with more classes that the most probable class is right.
+    """Return (predicted probability of an event, mask that is True where the event happened), a value for each row. For two classes the
+    event is that the row has class `positive`; for more, that the most probable class is right. For several labels per row, there is a
+    value for each row and label: the event is that the label is 1.
 
     Returns
     -------
@@ -402,8 +403,8 @@ def _softmax(output):
 
 
 def _binary_probabilities(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (predicted probabilities, mask of positives), both (n, k), from the logits `output`. With two classes the only column is about
-    class `positive`; with several labels there is a column for each label.
+    """Return (predicted probabilities, mask of the positive entries), both (n, k), from the logits `output`. For two classes the one column
+    is about class `positive`; for several labels per row there is a column for each label.
     """
     scores, true = scores_of(output, labels, positive)
     return logistic(scores), true

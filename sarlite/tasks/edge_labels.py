@@ -61,9 +61,9 @@ class EdgeLabels(NamedTuple):
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
-    """Read the labelled node pairs of table `spec`, "FILE,labels=COLUMN,...", as `EdgeLabels`; `ends` are the node types of sources and
-    destinations. Splits come from a column or are shares `val` and `test`, random by `seed` or by time. `time_split` "A,B" divides by two
-    times.
+    """Read labelled node pairs as `EdgeLabels` from the table `spec`, "FILE,labels=COLUMN,...". The labels are for `task` (None:
+    "classify"), and the sources and destinations have the node types `ends`. Splits are in a column of the table or, as shares `val` and
+    `test`, drawn with `seed` or by times; `time_split` "A,B" divides by two times.
 
     Parameters
     ----------

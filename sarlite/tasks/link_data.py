@@ -94,8 +94,9 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into training, validation and test links, and draw negatives, which are node pairs without a link. `val` and
-    `test` are shares, lists of pairs, or a time; `relation` chooses the edge types. Collective.
+    """Divide a graph's edges into training, validation and test links, draw negatives (node pairs without a link), and return all as
+    `Links`. `val` and `test` are shares, lists of node pairs, or a time; `relation` chooses the edge types whose edges are links.
+    Collective.
 
     Messages pass only along training links and self loops.
 
@@ -186,8 +187,9 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0, times: ArrayLike | None = None) -> Links:
-    """Make `Links` of the labelled (source, destination) id pairs `pairs`, whose `labels` are the targets. `split` has the split code of
-    each pair (0 train, 1 val, 2 test); if it is None, random shares `val` and `test` of the pairs are for validation and test. Collective.
+    """Make `Links` of the (source id, destination id) `pairs` between nodes of `relation`, with the targets `labels`. `split` has the split
+    code of each pair (0 train, 1 val, 2 test); if it is None, random shares `val` and `test` of the pairs are for validation and test.
+    Collective.
 
     Messages pass along all edges of the graph.
 
@@ -268,8 +270,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, val: float, test: float,
                     split: ArrayLike | None, seed: int) -> tuple[Array, Array, Array | None]:
-    """Check these arguments of `labelled_links`; return (pairs of ids unique over all types, labels, split codes) as arrays. If `split` is
-    None, the third entry is None, and the shares `val` and `test` are checked instead.
+    """Check arguments of the public function `labelled_links`, which have the same names; return (pairs of ids that are unique over all
+    node types, labels, split codes or None) as arrays. If `split` is None, check the shares `val` and `test` instead.
     """
     if linked_graph.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
@@ -299,8 +301,8 @@ def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
 
 def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                   split: EdgeSplit = None) -> Graph | NodeType:
-    """Return the graph of `of` without the edges that join validation or test links, as an encoder may use it. The links are those that
-    `split_links` chooses with the same arguments. Collective.
+    """Return the graph of `of` without the edges that join two ends of a validation or test link, so that an encoder does not see these
+    links. The links are those that `split_links` chooses with the same `val`, `test`, `seed` and `split`. Collective.
 
     The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
@@ -319,8 +321,9 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return for each relation in `of` a sorted array with the key, local head row * n_nodes + tail id, of each link whose head this rank
-    owns. The links are those that `split_links` makes with the same arguments. Collective.
+    """Return the keys of all links, of every split, whose head this rank owns: for each relation in `of` an ascending int64 array of (local
+    row of the head) * n_nodes + (id of the tail). The links are those that `split_links` makes with the same `val`, `test`, `seed` and
+    `split`. Collective.
 
     Parameters
     ----------
@@ -341,7 +344,7 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
 def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                       split: EdgeSplit) -> tuple[list[LinkEdges], list[Any]]:
     """Return two lists with an entry for each predicted relation: its edges (`LinkEdges`), and a function (head ids, tail ids) -> split
-    codes. `val`, `test`, `seed` and `split` say how links are split, as arguments of `split_links`. Collective.
+    codes. `val`, `test`, `seed` and `split` decide the splits, as in `split_links`. Collective.
     """
     link_sets, arguments = link_edges(linked_graph), (val, test, split)
     checked = together(linked_graph.graph.comm, lambda: [
@@ -350,8 +353,8 @@ def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, s
 
 
 def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
-    """Return the part of `value`, an argument of `split_links`, that is for the predicted relation with index `relation_index`: its entry
-    in a dict, an empty array of pairs if the dict leaves the relation out, or `value` itself if it is no dict.
+    """Return the part of `value`, which is for all predicted relations, that is for the relation with index `relation_index`. A dict has an
+    entry by relation, and no entry means no pairs; any other `value` is for each relation.
     """
     if not isinstance(value, dict):
         if linked_graph.several and np.ndim(value):
@@ -365,8 +368,8 @@ def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
 
 
 def _link_keys(edges: LinkEdges, splits: Any) -> Array:
-    """Return the sorted keys, local head row * n_nodes + tail id, of all links whose head this rank owns. Links are the edges in `edges`
-    and the pairs of nodes that the split function `splits` lists. Collective.
+    """Return the keys, (local row of the head) * n_nodes + (id of the tail), of all links whose head this rank owns, ascending. The links
+    are the edges `edges` and, even if they are no edges, the node pairs that the split function `splits` lists. Collective.
     """
     heads, tails, *_ = out_links(edges, splits.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
@@ -403,8 +406,9 @@ def _id_error(nodes: NodeRows) -> ConfigError | None:
 
 
 def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    """Make the `Links` of all relations. `link_sets` (edges), `splits` (split functions), `relation_names` and `samplers` (for training,
-    for evaluation) have an entry for each relation; `split_links` describes the other arguments. Collective.
+    """Make the `Links` of all relations. `link_sets` (edges), `splits` (functions (head ids, tail ids) -> split codes), `relation_names`
+    and `samplers` (a pair: training, evaluation) have an entry for each relation. The other arguments are arguments of `split_links` with
+    the same names. Collective.
     """
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
@@ -478,8 +482,8 @@ def _rows_by_split(split: Array) -> dict[str, Array]:
 
 
 def _split_source(edges: LinkEdges, val: Any, test: Any, split: Any) -> Any:
-    """Check `val`, `test` and `split`, arguments of `split_links` for the relation of `edges`. Return two values: shares (val, test),
-    listed (pairs, split codes), (None, split code of each edge), or (a `TimeSplit`, None) for a split by time.
+    """Check how the links of one relation are to be split, by `val`, `test` and `split` as in `split_links`. Return one of the pairs [val,
+    test] (shares), (node pairs, their split codes), (None, split code of each of `edges`), or (`TimeSplit`, None).
     """
     if isinstance(val, TimeSplit):
         if edges.times is None:
@@ -523,8 +527,9 @@ def _checked_pairs(ends: Sequence[Ends], name: str, pairs: ArrayLike) -> Array:
 
 
 def _split_function(edges: LinkEdges, source: Any, seed: int) -> Any:
-    """Return a function (head ids, tail ids) -> split codes (0 train, 1 val, 2 test) for links of one relation. `source` is shares (val,
-    test), (pairs, split codes), (None, split code of each edge in `edges`) or (a `TimeSplit`, None). Collective.
+    """Return a function (head ids, tail ids) -> split codes (0 train, 1 val, 2 test) for links of one relation. The pair `source` decides
+    the splits: shares [val, test] drawn with `seed`, (node pairs, their split codes), (None, split code of each of `edges`), or
+    (`TimeSplit`, None). Collective.
     """
     comm, (one, other) = edges.nodes.comm, source
     if isinstance(one, TimeSplit):
@@ -550,9 +555,9 @@ def _first_times(edges):
 
 
 def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
-    """Return two dicts by relation: mask of the edges that pass messages in evaluation, and of those that may be training targets (a share
-    `disjoint`; 0: all). The lists `link_sets`, `split_functions` and `keys_of_links` have an entry for each predicted relation. An edge of
-    a reverse relation is treated as the link in its opposite direction.
+    """Return two dicts {relation: mask of its edges}: edges that pass messages in evaluation, and edges that may be training targets, a
+    random share `disjoint` (0: all). The lists `link_sets`, `split_functions` and `keys_of_links` have an entry for each predicted
+    relation. An edge of a reverse relation is treated as the link in its opposite direction.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Relation | None, Array] = {}
@@ -573,8 +578,8 @@ def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
 
 def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
     """Return two masks of the node pairs (one[i], other[i]): pairs that pass messages in evaluation, and pairs that may be training
-    targets. Messages pass along self loops and pairs that `split_of`, a function (ids, ids) -> split codes, puts into training. `disjoint`
-    is the share of targets; 0 means all.
+    targets. The first are self loops and the pairs with split code "train" by the function `split_of`; the second are a random share
+    `disjoint` (0: all) without self loops.
     """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops

@@ -207,8 +207,8 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _end_ids(graph: HeteroGraph, nodes: NodeType, relation: Relation) -> tuple[Array, Array]:
-    """Return (source id of each edge of `relation`, local row of its destination), both (n_edges,). `nodes` numbers the nodes of several
-    types of `graph` together and defines these ids and rows. Collective.
+    """Return (source id of each edge of `relation` in `graph`, local row of its destination), both (n_edges,). The ids and rows are those
+    of `nodes`, a `NodeType` that numbers the nodes of several types together. Collective.
     """
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
@@ -220,8 +220,9 @@ def _end_ids(graph: HeteroGraph, nodes: NodeType, relation: Relation) -> tuple[A
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Make links of this rank's edges and of the (source id, destination id) pairs `listed`, and send each to the owner of its head. Return
-    (local head rows, tail ids, tail row numbers, True if undirected). `numbers` maps ids to row numbers over all ranks. Collective.
+    """Make links of this rank's `edges` and of the (source id, destination id) pairs `listed`, and send each link to the rank that owns its
+    head. Return (local rows of the heads, ids of the tails, row numbers of the tails, True if each edge of the graph has its reverse).
+    `numbers` maps ids to row numbers over all ranks. Collective.
 
     Parameters
     ----------

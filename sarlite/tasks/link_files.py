@@ -93,8 +93,8 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Read the negatives of a .pt file of OGB. Return (pairs of ids within the node types `ends`, number of negatives of each link): 0 if
-    all links share the pairs, and None if the file has no negatives.
+    """Read the negatives of links from a .pt file of OGB. Return (all pairs as ids within the node types `ends`, number of pairs for each
+    link). The number is 0 if all links share the pairs, and None, with no pairs, if the file has no negatives.
 
     Returns
     -------

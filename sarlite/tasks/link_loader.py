@@ -129,8 +129,8 @@ class LinkLoader(NeighborLoader):
         return graph.draw.nodes
 
     def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
-        """Return (heads, tails) of the links with numbers `link_rows`: row numbers over all ranks, one row for each link with the link in
-        column 0 and then its negatives, drawn for the global step `step`. Collective.
+        """Return (heads, tails), row numbers over all ranks, of the links with numbers `link_rows` and of their negatives. Row i has a link
+        in column 0 and its negatives, drawn for the global step `step`, in the other columns. Collective.
         """
         return self._candidates.pairs(step, link_rows)
 
@@ -168,9 +168,9 @@ class LinkLoader(NeighborLoader):
 
     def _nodes(self, step: int, heads: Array, tails: Array, left_out: list[Array] | None,
                times: Array | None) -> tuple[Batch, Array, Array]:
-        """Sample the neighbourhoods of the row numbers `heads` and `tails`, ends of links, without the edges `left_out`; return (batch, row
-        in the batch of each head, of each tail). With `times` of the links, no later edges are sampled, and a node has one row for each of
-        its links' times. Collective.
+        """Sample the neighbourhoods of the nodes with row numbers `heads` and `tails`, except the edges `left_out`. Return (batch of nodes,
+        row of each head in the batch, row of each tail in the batch). If the links have `times`, a node is sampled once for each time of
+        its links, without later edges. Collective.
         """
         comm, offsets, more = self._sampling, self._offsets, {}
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
@@ -191,8 +191,9 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
-        """Return a list with, for each set of edges to sample from, the positions of edges that would reveal one of this step's links and
-        must be left out. They join the ends of the links `link_rows` of any rank. None if links have labels. Collective.
+        """Return the edges that must not be sampled, because they join the ends of a link that is to be predicted in this step, by any
+        rank: a list with an array of positions for each set of edges. `link_rows` are this rank's links of the step. None if the links have
+        labels, which edges do not reveal. Collective.
 
         The positions are those among this rank's edges. The edges lead from head to tail in the links' relation. Edges
         from tail to head are left out in relations of the opposite direction, and within one node type.
@@ -273,8 +274,8 @@ def _check_seed_times(temporal):
 
 
 def _directions(relation, other, forward, backward):
-    """Return which ends of links of `relation` to look up among the edges of relation `other`: [`forward`] (head to tail), [`backward`]
-    (tail to head), both, or [] if `other` joins other node types.
+    """Return the (heads, tails) arrays of links of `relation` that may be edges of relation `other`: `forward` if `other` is the same
+    relation, `backward` (the links reversed) if it leads from tails to heads. The result is a list of none, one or both.
     """
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
@@ -282,7 +283,9 @@ def _directions(relation, other, forward, backward):
 
 
 def _checked(graph, labels, train, remote):
-    """Check these arguments of `LinkLoader`; return (row numbers of the training links, labels of all links as an array)."""
+    """Check arguments of `LinkLoader`, which have the same names; return (row numbers of the training links, labels of all links as an
+    array).
+    """
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
         raise ConfigError("minibatches of links need a LinkGraph of split_links or labelled_links, but "
                           f"graph is {graph!r}")

@@ -63,8 +63,8 @@ class LinkRank(MeanMetric):
 
 
 class SourceRank(MeanMetric):
-    """Ranking metric such as NDCG@K or Recall@K: the mean over source nodes of a value that is computed from the positions of the source's
-    links by score.
+    """Ranking metric such as NDCG@K or Recall@K. A source's value is computed from the ranks of its links among all destinations by score,
+    and the metric is the mean over sources.
 
     The metric is the mean over sources of a ratio. The ratio is the sum of gains of the source's links, divided by the
     largest possible sum.

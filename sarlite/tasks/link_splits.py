@@ -138,8 +138,8 @@ class ListedSplits:
         return self._pairs[chosen], self._of_pairs[chosen]
 
     def _splits_of(self, keys: Array) -> Array:
-        """Return the split code of each pair, which is given as an integer key and is stored on this rank if it is listed at all. A pair
-        that is not listed has the code `TRAIN`.
+        """Return the split code of each pair in `keys`, pairs as integers. This rank stores the listed ones among them; other pairs have
+        the code `TRAIN`.
         """
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
@@ -180,8 +180,9 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Return (pairs of ids within the node types `ends`, split codes) of links that files list. `val` and `test` are files of validation
-    and test links. A `table`, "FILE,split=COLUMN" or "FILE,time=COLUMN", takes their place; by time, `val` and `test` are shares.
+    """Read links of the validation and test splits from files; return (pairs of ids within the node types `ends`, split code of each pair).
+    Either `val` and `test` are file names, or `table` is "FILE,split=COLUMN", or it is "FILE,time=COLUMN", and `val` and `test` are shares
+    of the latest links.
 
     Parameters
     ----------
@@ -264,8 +265,8 @@ class PairsTable(NamedTuple):
 
 @contextlib.contextmanager
 def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
-    """Return a context that opens the table of `spec`, "FILE,WORD=COLUMN,...", as a `PairsTable`. `argument` is the name of the option with
-    this value, `form` the expected text after "FILE,", both for errors; `words_known` are the allowed words.
+    """Return a context that opens the table named in `spec`, "FILE,WORD=COLUMN,...", as a `PairsTable`; each WORD must be in `words_known`.
+    For error messages, `argument` is the name of the option and `form` the text expected after "FILE,".
 
     Parameters
     ----------
@@ -322,8 +323,9 @@ READERS = {"split": _split_codes, "time": times}
 
 
 def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: float) -> tuple[Array, Array]:
-    """Return (distinct pairs, split codes) by the `times` of `pairs`: the latest share `test` of the pairs is for testing, the share `val`
-    before is for validation. A pair counts at its first time, in either direction. Errors name the table `where`.
+    """Split node `pairs` by their `times`: the latest share `test` is for testing, the share `val` before is for validation. Return
+    (distinct pairs, split codes); of several rows with the same two nodes, in either direction, the earliest counts. Errors name the table
+    `where`.
     """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]

@@ -53,8 +53,8 @@ def _positive_whole(value):
 
 
 def _best_sum(k: int) -> Callable[[Array], Array]:
-    """Return a function from numbers of links of sources, (m,), to the largest possible DCG@k of each source: the sum of gains if the
-    source's links take the first positions.
+    """Return a function that maps the number of links of each source, (m,), to the largest possible DCG@k of the source, (m,), which NDCG
+    divides by. It is reached if the source's links take the first ranks.
     """
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 

@@ -63,8 +63,8 @@ class Metric:
 
 
 class ScoreMetric(Metric):
-    """Base class of metrics that need the scores of all rows and know each row as positive or negative. The metric is NaN if any score is
-    NaN.
+    """Base class of metrics, such as ROC-AUC, that are computed from the scores of all rows and a mask of the positive rows. The metric is
+    NaN if any score is NaN.
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class MeanMetric(Metric):
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of finite `values`, (n, k), to the exact sums. `odd` is the mask of the numbers that were NaN or infinite and are 0 in
-        `values`; one of them makes the metric NaN.
+        """Add rows of `values`, (n, k), to the exact sums. The mask `odd` marks values that were NaN or infinite and were replaced by 0; if
+        any is marked, the metric is NaN.
 
         Parameters
         ----------

@@ -205,9 +205,9 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _draw_from_rest(self, heads: Array, random_bits: Array, counters: Array) -> Array:
-        """Draw for each i a pair directly from the pairs that are no links, after rejection sampling failed; random_bits[i] and counters[i]
-        choose it. Its head is heads[i] or, with the sampler "uniform", drawn as well. Return row numbers (heads, tails) over all ranks, (2,
-        k). Collective.
+        """Draw one negative for each i without rejection, from the list of all pairs that are no links; random_bits[i] and counters[i]
+        choose the pair. Its head is local row heads[i] or, with the sampler "uniform", is drawn as well. Return row numbers [heads, tails]
+        over all ranks, (2, k). Collective.
         """
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
@@ -235,8 +235,8 @@ class Negatives:
                        else None)
 
     def _free_tails(self, heads: Array, index: Array) -> Array:
-        """Return the id of a tail for each local row heads[i] of a head: the tail with index index[i], from 0, among the nodes that the
-        head is not linked to, by ascending id. (k,) int64.
+        """Return a tail that is not linked to the head, for each local row heads[i] of a head, as an id, (k,) int64. All nodes not linked
+        to the head, sorted by id, are counted from 0, and index[i] selects one.
         """
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
@@ -286,8 +286,8 @@ class Negatives:
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Write n listed tails for each of the k local head rows `heads` into `out`, (k * n,), as row numbers. link_bits[i] chooses the
-        first one of head i's list. Return the positions in `out` whose head has no listed tails.
+        """Write n listed tails for each of the k local head rows `heads` into `out`, (k * n,), as row numbers. link_bits[i], random bits,
+        choose where in the list of head i to begin. Return the positions in `out` whose head has no listed tails.
         """
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
         first, has_tails = _draw_below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)

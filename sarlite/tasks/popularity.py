@@ -62,8 +62,8 @@ class Popularity:
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores of n x c pairs, (n, c), from `tail`, the tails' counts of links by relation, (n, c, n_relations): column
-        relation[i] in row i, or column 0 if `relation` is None. `head` only gives the shape.
+        """Return the scores of n x c pairs, (n, c). `tail` has the number of training links to each tail by relation, (n, c, n_relations),
+        and row i takes column relation[i], or column 0 if `relation` is None. Of `head`, only the shape is used.
         """
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

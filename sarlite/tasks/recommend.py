@@ -23,9 +23,9 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return (ids, scores), (q, k) each: the k destinations with the highest scores for each of the local nodes `rows`. `excluded` has the
-    keys, local row * n_nodes + id, of pairs to leave out. `decoder` computes scores from encoder rows; `h` has this rank's rows.
-    Collective.
+    """Return the k destinations with the highest scores for each of the local nodes `rows`: (ids, scores), (q, k) each. `decoder` computes
+    scores from the encoder's output rows `h` of all ranks. Pairs whose keys, (local row) * n_nodes + id, are in `excluded` are left out;
+    `n_bytes` limits the memory. Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -76,9 +76,9 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return (score, position by score among `destinations`) of the links from heads[i] to tails[i], (n, 2); both are row numbers over all
-    ranks. `excluded` has the keys, local row * n_nodes + id, of pairs that do not count. `decoder` computes scores from encoder rows, of
-    which `h` has this rank's. Collective.
+    """Return (score, rank by score among all `destinations`) of the links from heads[i] to tails[i], (n, 2); `heads` and `tails` are row
+    numbers over all ranks. `decoder` computes scores from the encoder's output rows `h`. Pairs whose keys, (local row) * n_nodes + id, are
+    in `excluded` do not count. Collective.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return (score, position by score among `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). `excluded` has
-    the keys, local row * n_nodes + id, of pairs that do not count; with `levels` they do not count for some links. `decoder` computes
-    scores from encoder rows, of which `h` has this rank's.
+    """Return (score, rank by score among all `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). `decoder`
+    computes scores from the encoder's output rows `h`. Pairs with keys (local row) * n_nodes + id in `excluded` do not count; `levels`, if
+    given, limits that to links of the pair's level or a higher one.
 
     Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a half. The source
     itself does not count. A NaN counts as a higher score.
@@ -171,8 +171,8 @@ def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, ha
 
 
 def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:
-    """Return (indices of the links of the sources in `source_slice`, position of each link's source in the slice). `links_by_source` has
-    all link indices, sorted by source; the links of source s are at starts[s] .. starts[s + 1] - 1.
+    """Return (indices of the links of the sources in `source_slice`, position of each link's source in the slice). The array
+    `links_by_source` has all link indices, sorted by source; source s has the entries starts[s] .. starts[s + 1] - 1.
     """
     counts = np.diff(starts)[source_slice]
     first = starts[min(source_slice.start, len(starts) - 1)]
@@ -194,9 +194,9 @@ class _Columns:
 
 def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends,
             n_bytes: int) -> Iterator[tuple[Array, slice, Array]]:
-    """Yield (destination ids, slice of `rows`, scores) until each local node of `rows` has been scored with all `destinations` of all
-    ranks. A block of scores has a row for each node, and about `n_bytes` bytes at most. `decoder` computes scores from encoder rows, of
-    which `h` has this rank's. Collective.
+    """Score each local node of `rows` with all `destinations` of all ranks, in blocks of about `n_bytes` bytes. Yield (destination ids,
+    slice of `rows`, scores with a row for each node and a column for each destination). `decoder` computes scores from the encoder's output
+    rows, of which `h` has this rank's. Collective.
     """
     cross = getattr(decoder, "cross", None)
     for ids, tails in _pieces(graph, h, destinations, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
@@ -213,7 +213,7 @@ def _scored(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinatio
 def _excluded_entries(graph: NodeRows, rows: Array, column_of: _Columns, destinations: Ends,
                       excluded: Array) -> tuple[Array, Array]:
     """Return (row indices, column indices) of the entries of a block of scores that must not count: pairs with keys in `excluded`, and each
-    node with itself. Row i belongs to local node rows[i], and `column_of` maps destination ids to columns.
+    node with itself. Row i belongs to local node rows[i], and `column_of` maps ids of `destinations` to columns.
     """
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))
@@ -239,8 +239,8 @@ def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[t
 
 
 def _merge_best(ids: Array, scores: Array, more_ids: Array, more_scores: Array) -> tuple[Array, Array]:
-    """Return (ids, scores), (q, k), of each row's k best among two sets of candidates: `ids` and `scores`, (q, k), the best so far, and
-    `more_ids`, (c,), whose scores are `more_scores`, (q, c). Best first; ties by ascending id.
+    """Return the k candidates with the highest scores of each row as (ids, scores), (q, k), best first and ties by ascending id. The
+    candidates are the best so far, `ids` and `scores`, (q, k), and the new `more_ids`, (c,), with scores `more_scores`, (q, c).
     """
     k = ids.shape[1]
     least = np.full((len(ids), 1), -np.inf) if more_scores.shape[1] <= k else \

@@ -93,8 +93,8 @@ def of_differences(loss: Callable[..., Tensor]) -> Loss:
 
 
 def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return this rank's share of the mean cross entropy whose classes are, in each row of the scores `output`, a link (the true class) and
-    its negatives. `rows` are the chosen rows, and `count` is their number on all ranks.
+    """Return this rank's share of the mean cross entropy of link prediction as classification: a row of `output` has the scores of a link,
+    the true class, and of its negatives, the other classes. `rows` are the chosen rows, and `count` is their number on all ranks.
 
     Examples
     --------
@@ -105,7 +105,9 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` has the shape of `differences`."""
+    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` are the targets, which every loss of
+    differences gets, zeros in the shape of `differences`.
+    """
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 

@@ -120,8 +120,8 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Return the number that `rule` maximizes for each score in `steps` as the threshold, (n_scores,): F1, or the number of true positives
-    where the precision is high enough and otherwise 0. Rows with at least the score are predicted as positive.
+    """Return the value that `rule` maximizes for each score in `steps` as the threshold, (n_scores,), where rows with at least this score
+    are predicted as positive. The value is F1, or the number of true positives if the precision is high enough, else 0.
     """
     if rule.name == "best-f1":
         return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)
@@ -133,8 +133,8 @@ def _probability(score):
 
 
 def decide(scores: Array, thresholds: Array) -> Array:
-    """Return a mask of the rows and labels that are predicted as positive, (n, k): the probability of the score, a logit, is at least its
-    column's threshold.
+    """Return a mask of the positive predictions, (n, k): True where the probability, the logistic function of the logit in `scores`, is at
+    least the threshold of its column in `thresholds`.
 
     Parameters
     ----------
