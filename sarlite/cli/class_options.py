@@ -34,8 +34,8 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option: str, word: str, known: Mapping[str, Iterable[str]], find: Callable[[str, str], object]) -> None:
-    """Raise a ConfigError unless `word`, the value of `option`, is valid for a kind of targets in `known`, a dict such as
-    {"classify": names of metrics}. `find(kind, word)` raises an error for a word that is invalid for the kind.
+    """Raise a ConfigError unless `word`, the value of `option`, is valid for at least one kind of targets. `known` is {kind: its known
+    names}, such as {"classify": names of metrics}, and `find(kind, word)` raises a ConfigError for a word that is invalid for the kind.
     """
     errors = []
     for form, kinds in known.items():
@@ -69,8 +69,8 @@ def _pairs(text):
 
 
 def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple[TrainingOptions, list[str]]:
-    """Return (`training` with indices in place of class names, and with the default metric for the classes of the data `part`;
-    lines to print about both). Collective.
+    """Complete the options `training` by the classes of the data `part`: class names become indices, and an unset metric becomes the
+    default for these classes. Return (completed options, lines for the user about rare classes and the positive class). Collective.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple
 
 
 def _of_classes(comm, training, part):
-    """Return (`training` with the index of the positive class and, if a class of `part` is rare, a metric for rare classes; lines
-    to print about both). Collective.
+    """Complete the options `training` by the classes of the data `part`: set the index of the positive class and, if a class is rare and no
+    metric is set, a metric for rare classes. Return (completed options, lines for the user about both). Collective.
     """
     rows = row_numbers("train", part.rows.train, part.graph.n_dst)
     counts = class_counts(comm, np.asarray(part.rows.labels), rows, part.n_classes)

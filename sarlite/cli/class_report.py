@@ -49,24 +49,24 @@ def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]
             return
 
 
-def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield warnings about the best model from `judged`, its dict of outcomes (None if nothing was trained): it predicts a single
-    class, or no threshold meets the rule of --threshold. `class_names` None stands for numbers.
+def warnings(task: Task, best_outcome: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
+    """Yield a warning if the best model of `task` predicts a single class, or if no threshold meets the rule of --threshold. `best_outcome`
+    is the dict of `train.outcome.outcome`, or None if nothing was trained. Without `class_names`, classes are shown by number.
 
     Parameters
     ----------
     task : Task
-    judged : dict or None
+    best_outcome : dict or None
         The best model's `outcome`; None if nothing was trained.
     class_names : sequence of str or None
     """
-    judged = judged or {}
-    threshold, split = judged.get("threshold"), "val" if "val" in judged.get("predicted", {}) else "train"
+    best_outcome = best_outcome or {}
+    threshold, split = best_outcome.get("threshold"), "val" if "val" in best_outcome.get("predicted", {}) else "train"
     if threshold and threshold["not_found"]:
         yield (f"--threshold: no threshold fulfils the rule on the validation rows, for "
                f"{threshold['not_found']} of {len(threshold['values'])} labels or classes: 0.5 is used")
-    if threshold is None and "predicted" in judged:
-        predicted = judged["predicted"].get(split, [])
+    if threshold is None and "predicted" in best_outcome:
+        predicted = best_outcome["predicted"].get(split, [])
         used = [number for number, n_rows in enumerate(predicted) if n_rows]
         several = task.form.name == "multilabel"
         if several and not used:

@@ -220,8 +220,8 @@ def refuse(run: Run) -> None:
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of `options` with None for each option that has no effect because an option that it needs is unset. If the user
-    set such an option, raise a ConfigError; `sources` maps the user's options to names such as "--hec-life".
+    """Return a copy of `options` where each option without effect is None: an option that it needs is unset. Raise a ConfigError if the
+    user set such an option; `sources` maps each option that the user set to its name in the message, such as "--hec-life".
 
     Parameters
     ----------

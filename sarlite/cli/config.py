@@ -63,8 +63,9 @@ def parse(argv: Sequence[str] | None = None) -> RunOptions:
 
 def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({}), before: OptionValues | None = None,
             checkpoint: str | None = None) -> RunOptions:
-    """Return the checked options of a run. The value of an option comes from `flags`, else from the configuration `file`, else from
-    `before`, the options stored in a resumed run's `checkpoint` (None for --resume's), else it is the default.
+    """Return the checked options of a run, each from the first source that has it: `flags`, the configuration `file`, `before`, or the
+    defaults. `before` are the options stored in a resumed run's checkpoint, whose path, for messages, is `checkpoint`, by default the value
+    of --resume.
 
     Parameters
     ----------
@@ -174,8 +175,8 @@ def _is_obsolete(key: str, value: object) -> bool:
 
 def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Sequence[str], taken: Sequence[str],
                   changed: Mapping[str, Option] | None = None, **parser_options: Any) -> tuple[Section, dict[str, Any]]:
-    """Return (instance of the dataclass `section` with a command's own options, {name: value} of the training options on the
-    command line `argv`). `taken` names the training options that the command has, and `needed` the required options.
+    """Return (instance of the dataclass `section` with a command's own options, {name: value} of the training options on the command line
+    `argv`). `taken` names the training options that the command has; `changed` replaces some of them, and `needed` names required options.
 
     Parameters
     ----------

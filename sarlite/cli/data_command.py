@@ -285,8 +285,8 @@ def _stored_division(dataset):
 
 
 def _show_parts(dataset, costs, method, balance, more=()):
-    """Print `costs`, the measures of a data set divided by the method `method` and balanced by `balance`, and then the lines
-    `more`. Warn if parts are empty or uneven.
+    """Print the numbers of nodes, edges and cut edges in `costs`, measured for a division of the data set into parts, and then the lines
+    `more`. Warn if parts are empty or uneven; `method` and `balance` say how the parts were made.
     """
     n_bytes = () if dataset.relational else part_bytes(dataset, costs)
     show("\n".join((*report_lines(costs, *n_bytes), *more)))

@@ -181,8 +181,8 @@ def _sizes(sizes, run):
 
 
 def _row(shape: Shape, rates: dict[str, float], sizes: EstimateOptions) -> Row:
-    """Return the estimated memory, bytes and seconds of a run of `shape`, its numbers of rows, edges and ranks. `rates` are
-    measured speeds by name; flags in `sizes` replace them.
+    """Return the estimated memory, received bytes and seconds of a run with the sizes `shape` (rows, edges, widths, ranks). `rates` are
+    measured speeds of this machine by name; flags in `sizes` replace them.
     """
     phases, work = step_bytes(shape), step_work(shape)
     speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
@@ -231,8 +231,8 @@ def _seconds(function):
 
 
 def _fits(rows: Sequence[Row], memory: int, most_ranks: int, rows_on: Callable[[int], list[Row]]) -> list[str]:
-    """Return lines of text: for each estimate in `rows`, if it fits into `memory` bytes; and the fewest ranks that fit, up to
-    `most_ranks`. `rows_on(n_ranks)` returns the estimates for a number of ranks.
+    """Return lines of text that say for each estimate in `rows` if it fits into `memory` bytes, and a line with the fewest ranks that fit,
+    at most `most_ranks`. `rows_on(n_ranks)` computes the estimates for a number of ranks.
 
     Parameters
     ----------

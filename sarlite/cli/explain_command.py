@@ -115,8 +115,9 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
 @naming_flags
 def explain(comm: Communicator, training_options: RunOptions, config: ExplainOptions,
             tick: Callable[[], object] = lambda: None, interrupts: object = None, at_once: int = 1 << 20) -> None:
-    """Explain a trained model's predictions for the nodes in `config`, and write a table and a page. `tick()` is called whenever
-    this rank makes progress. Collective.
+    """Explain a trained model's predictions for the nodes in `config`, and write a table and a page. `training_options` are the training
+    options of the command line; `tick()` is called whenever this rank makes progress. Rank 0 sends `at_once` ids in one message;
+    `interrupts` is ignored. Collective.
 
     The attributions of a node are computed on its neighbourhood: the nodes and edges whose messages reach the node. One
     rank gathers the neighbourhood from all ranks, so N ranks explain N nodes at the same time.
@@ -154,11 +155,11 @@ def explain(comm: Communicator, training_options: RunOptions, config: ExplainOpt
     part = load_data(comm, trained, training_options.machine.threads, scratch, {"in_time": True}, tick)
     together(comm, lambda: _check_data(trained, part))
     end = Linked.of_nodes(part.graph, part.target, part.names).ends[0][0]
-    wanted = predictions.nodes(comm, config.nodes, end, part.graph, at_once)
-    if not wanted.n:
+    request = predictions.nodes(comm, config.nodes, end, part.graph, at_once)
+    if not request.n:
         raise ConfigError(f"--nodes {config.nodes}: the file lists no node")
     with working(tick), errors_of(trained.run.model.spec), kernels.Buffers():
-        explanations = _explained(comm, trained, part, wanted)
+        explanations = _explained(comm, trained, part, request)
     together(comm, lambda: _write(config, explanations) if comm.rank == 0 else None)
 
 
@@ -202,8 +203,8 @@ def _check_data(trained: TrainedRun, part: Shard) -> None:
                           f"{suggestion(config.label, names)}")
 
 
-def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: PredictionRequest) -> list[Explanation]:
-    """Return the explanations of the nodes in `wanted` in the order of the file --nodes on rank 0; [] on other ranks. The trained
+def _explained(comm: Communicator, trained: TrainedRun, part: Shard, request: PredictionRequest) -> list[Explanation]:
+    """Return on rank 0 the explanations of the nodes in `request`, in the order of the file --nodes, and [] on other ranks. The trained
     model is applied to the data `part`. Collective.
     """
     model = restore_model(comm, trained, part)
@@ -213,10 +214,10 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
         tensors = {name: constant(rows) for name, rows in x.items()} if isinstance(x, dict) else constant(x)
         output = model(reach.of(part.graph), tensors)
     check_output(output, type(model).__name__, part.graph.n_dst, trained.meta["data"]["classes"])
-    outputs: Array = _in_order(comm, wanted, output.data)
-    moments: Sequence[Moment | None] = [None] * wanted.n
+    outputs: Array = _in_order(comm, request, output.data)
+    moments: Sequence[Moment | None] = [None] * request.n
     if trained.run.batches and trained.run.batches.temporal:
-        outputs, moments = _in_time(comm, trained, part, model, x, wanted)
+        outputs, moments = _in_time(comm, trained, part, model, x, request)
     powers = getattr(model, "powers", None)
     if powers is not None:
         x, reach.n_layers, reach.of_source_degrees = part.rows.features, max(powers), True
@@ -227,9 +228,9 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
         show(f"baseline: columns at their means over {of_rows}")
     neighborhoods = Neighborhoods(comm, part.graph, tables, _times(part))
     target = part.target if isinstance(part.graph, NodeType) else NODE
-    ids = comm.bcast(wanted.ids)
+    ids = comm.bcast(request.ids)
     explanations: list[Explanation] = []
-    for first in range(0, wanted.n, comm.size):
+    for first in range(0, request.n, comm.size):
         nodes = zip(ids[first : first + comm.size].tolist(), moments[first:])
         around = [neighborhoods.around(target, node, reach.hops + reach.of_source_degrees, moment) for node, moment in nodes]
         of_this_rank = list(zip(outputs[first:], around))[comm.rank : comm.rank + 1]
@@ -240,9 +241,9 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
-             wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return, for the nodes in `wanted`, (outputs of `model` on the input rows `x` from edges up to each node's time, these times
-    with the number of edges per node). With --temporal latest, only the latest edges of each node count. Collective.
+             request: PredictionRequest) -> tuple[Array, list[Moment]]:
+    """Compute outputs for the nodes in `request`, each from edges up to the node's own time, with `model` on the input rows `x`. Return
+    (outputs, a `Moment` for each node: its time, and how many latest edges of a node count). Collective.
     """
     batches: Any = trained.run.batches
     temporal, fanouts = temporal_of(batches, part), list(batches.eval_fanouts or batches.fanouts)
@@ -258,7 +259,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callab
     with using(named(trained.run.training.numerics, comm)), no_grad():
         outputs = outputs_in_time(trained, part, model, x, temporal, fanouts)
     seeds = part.times[part.target] if temporal.seeds is None else np.asarray(temporal.seeds)
-    return _in_order(comm, wanted, outputs), [Moment(time, fanouts[0]) for time in _in_order(comm, wanted, seeds).tolist()]
+    return _in_order(comm, request, outputs), [Moment(time, fanouts[0]) for time in _in_order(comm, request, seeds).tolist()]
 
 
 def _times(part: Shard) -> dict[str, NodeRowTable]:
@@ -283,8 +284,8 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (baseline of integrated gradients: the mean row of each of `tables`, text that says which rows were averaged). For the
-    node type with labels these are the training nodes, if there are any. Label inputs have 0. Collective.
+    """Return (mean row of each of `tables`, the baseline of integrated gradients; text that says which nodes were averaged). Means are over
+    all nodes, but for the node type with labels over the training nodes, if any; columns of label inputs are 0. Collective.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))
@@ -301,12 +302,12 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
     return Inputs({name.removeprefix(X): mean for name, mean in means.items() if name not in learned}, learned), of_rows
 
 
-def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> Array:
-    """Return, on every rank, the rows of `output` for the nodes in `wanted`, gathered from all ranks, in the order of the file
+def _in_order(comm: Communicator, request: PredictionRequest, output: Array) -> Array:
+    """Return, on every rank, the rows of `output` for the nodes in `request`, gathered from all ranks, in the order of the file
     --nodes. `output` has the rows of this rank's nodes. Collective.
     """
-    rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
-    for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):
+    rows = np.empty((request.n, *output.shape[1:]), output.dtype)
+    for places, rows_of_rank in comm.allgather((request.places, output[request.rows])):
         rows[places] = rows_of_rank
     return rows
 

@@ -73,7 +73,8 @@ class Attribution(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Two numbers about a node's features or its edges: the sum of their integrated gradients, and the score without them.
+    """Two numbers about all features, or all edges, of an explained node: the sum of their integrated gradients, and the node's score
+    without them.
 
     The sum must equal the node's score minus the baseline's score, up to the error of the integration.
 
@@ -126,8 +127,8 @@ class Explanation(NamedTuple):
         return [attribution for attribution in self.attributions if (attribution.kind, attribution.method) == (kind, method)]
 
     def missed(self, total: Total) -> float:
-        """Return the error of integrated gradients: their sum in `total`, for features or for edges, minus the change of the score
-        that they should add up to.
+        """Return the error of integrated gradients. By theory their sum, in `total`, for all features or for all edges, equals the change
+        of the score without these; the error is the sum minus this change.
         """
         return total.sum - (self.score - total.without)
 
@@ -189,8 +190,8 @@ class Explainer(NamedTuple):
         return [*map(str, ids.tolist())] if names is None else names.of(ids)
 
     def _scorer(self, around: Neighborhood, score: Callable[[Tensor], Tensor]) -> Scorer:
-        """Return a `Scorer`, which runs the model on `around`, the neighbourhood of a node, and returns the node's score. `score`
-        is the function from the model's output to this number.
+        """Return a `Scorer` for the node at the centre of `around`, its neighbourhood. The scorer runs the model on the neighbourhood;
+        `score` is a function that turns the model's output into the explained number.
         """
         run, features = self.trained.run, self.part.rows.features
         relational = isinstance(self.part.graph, NodeType)

@@ -113,7 +113,7 @@ class Folder:
                 *sorted(self.path.glob(KEPT.format("*")))]
 
     def kept(self, epoch):
-        """Return the path of the checkpoint of `epoch` that --keep retains."""
+        """Return the path of the checkpoint of `epoch`, which the option --keep retains to the end of the run."""
         return self.path / KEPT.format(f"{epoch:06}")
 
     def check_other(self, argument, path):

@@ -31,8 +31,8 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Raise a ConfigError on every rank if a rank's memory, the limit's `base` + the rank's `n_bytes`, exceeds its limit.
-        `what` begins the message, such as "the first step took". Collective.
+        """Raise a ConfigError on every rank if the memory of any rank exceeds its limit. A rank's memory is `n_bytes` and the bytes in use
+        before it read its data; `what` begins the message, such as "the first step took". Collective.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class MemoryLimit:
 
 def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int) -> MemoryLimit:
     """Return the memory limit of this rank: `limit` bytes or, if None, an equal share of the memory of its machine or container.
-    `n_sharing` ranks are threads of this process. Collective.
+    `n_sharing` ranks are threads of this process; each is charged an equal part of the memory of the process. Collective.
 
     Parameters
     ----------

@@ -125,8 +125,9 @@ class LinkOptions:
         return requested[0] if len(requested) == 1 else requested
 
     def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
-        """Return the arguments (`val`, `test`) of `split_links`, which divide the edges of `linked`: (`time_split`, 0) if a time
-        split is passed, else shares, or pairs of nodes read from files. Collective.
+        """Return how to divide the edges of `linked` into splits, as the arguments (`val`, `test`) of `split_links`. They are
+        (`time_split`, 0) if `time_split` is not None, else the shares of the options, or the pairs of nodes in the files that the options
+        name. Collective.
 
         Returns
         -------
@@ -158,8 +159,8 @@ class LinkOptions:
         return pairs[split == VAL], pairs[split == TEST]
 
     def for_metric(self, metric: str | None) -> "LinkOptions":
-        """Return a copy of these options with defaults for all unset options about negatives and samplers. The defaults depend on
-        the `metric`; None counts as a metric without ranks.
+        """Return a copy of these options with values for all unset options about negatives and samplers. The values depend on `metric`:
+        more negatives for a metric of ranks, such as "mrr", than for other metrics or None.
 
         For a ranking metric, each link has 10 negatives drawn per source, and evaluation ranks all destinations. For
         other metrics, each link has 1 uniform negative.
@@ -174,8 +175,8 @@ class LinkOptions:
                        eval_negative_sampler=to_eval)
 
     def samplers(self, linked: Linked) -> list[str | Array]:
-        """Return the arguments [`sampler`, `eval_sampler`] of `split_links`, for training and evaluation: names of samplers of
-        negatives, or pairs of nodes of `linked` read from files. Collective.
+        """Return how to draw negatives in training and in evaluation, as the arguments [`sampler`, `eval_sampler`] of `split_links`: the
+        name of a sampler, or pairs of nodes of `linked` read from a file. Collective.
 
         Returns
         -------
@@ -202,8 +203,8 @@ class LinkOptions:
                                                     read("eval_negative_sampler", self.eval_negative_sampler)])
 
     def of_graph(self, linked: Linked, splits: tuple[Split, Split], samplers: list[str | Array], seed: int) -> Links:
-        """Return the edges of `linked` as links for training, validation and test, with negatives. `splits` and `samplers` are
-        results of the methods of these names, and `seed` draws the splits. Collective.
+        """Make training, validation and test links of the edges of `linked`, with negatives. `splits` are the arguments (`val`, `test`) of
+        `split_links`, `samplers` its arguments for negatives in training and in evaluation, and `seed` draws both. Collective.
 
         Parameters
         ----------
@@ -221,16 +222,15 @@ class LinkOptions:
                            eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return `labels`, the pairs of nodes with labels that `read_labels` has read, as `Links` of the graph in `linked`, divided
-        into splits. Collective.
-        """
+        """Make `Links` of labelled pairs of nodes, `labels`, on the graph in `linked`, with the splits of the pairs. Collective."""
         relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Return the labelled pairs of nodes of `linked` in the file --edge-labels, as labels for `task`. Their splits follow a
-        column of the file, their times (`time_split`), or are drawn with `seed`. Collective.
+        """Read the labelled pairs of nodes of `linked` from the file --edge-labels, as labels for `task`. Their splits come from a column
+        of the file or from their times (`time_split`), or are drawn with `seed`. Return all pairs on rank 0, none on other ranks.
+        Collective.
 
         Parameters
         ----------
@@ -278,8 +278,8 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return {relation of `linked`: pairs of nodes, shape (n_pairs, 2)} from the file `path`, read on rank 0. There are no pairs on
-    other ranks, and none if `path` is a share instead of a file name.
+    """Read pairs of nodes from the file `path`; return {relation of `linked`: its pairs, shape (n_pairs, 2)}. Only rank 0 reads; other
+    ranks have no pairs. A share in place of a path gives no pairs.
     """
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:

@@ -15,8 +15,8 @@ _REMEDY = ("recommending the destinations with the most links would be as good: 
 
 
 def default_lines(training: TrainingOptions, requested: LinkOptions, used: LinkOptions) -> Iterator[str]:
-    """Yield one line with the defaults that the run takes because its metric is about ranks; none if the user set all of these
-    options. `requested` has the options as the user set them, and `used` the options of the run.
+    """Yield one line about the loss and the negatives that a run with a ranking metric uses because the user did not set them. `requested`
+    has the options as the user set them, and `used` has the options of the run. Yield nothing for other metrics.
 
     Parameters
     ----------

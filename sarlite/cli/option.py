@@ -100,7 +100,7 @@ class Option:
 
     @property
     def unset(self) -> OptionValue:
-        """Value of the option in `RunOptions.values` if it is set on no command line and in no file."""
+        """Value that `RunOptions.values` has for this option before a command line or a file sets it."""
         return None if not self.recorded or self.needs and self.needs_for is None else self.default
 
     def typed(self, value: object, where: str) -> Any:

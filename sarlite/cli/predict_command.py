@@ -116,8 +116,9 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
 
 @naming_flags
 def predict(comm, training_options, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
-    """Compute the predictions of a trained model for a data set, and write them to the files in `config`. `tick()` is called
-    whenever this rank makes progress. Collective.
+    """Compute the predictions of a trained model for a data set, and write them to the files in `config`. `training_options` are the
+    training options of the command line; `tick()` is called whenever this rank makes progress. Rank 0 sends `at_once` ids in one message;
+    `interrupts` is ignored. Collective.
 
     Parameters
     ----------
@@ -245,8 +246,8 @@ def _score_functions(decoder, linked):
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Return (score of the pair, rank of its destination among all destinations of its source, from 1 for the best) for each of
-    `pairs`, shape (n_pairs, 2). Pairs in `excluded`, keys by relation, do not count. Collective.
+    """Score the node pairs of `pairs`. Return for each pair (score, rank of its destination among all destinations of its source, from 1
+    for the best), shape (n_pairs, 2). Pairs in `excluded`, arrays of keys by relation, do not count in ranks. Collective.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
@@ -256,8 +257,9 @@ def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
 
 
 def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
-    """Return (PredictionRequest of the sources, [ids of the `config.top` likeliest destinations of each source, their scores]).
-    Destinations in `excluded`, keys of pairs by relation, are left out. Collective.
+    """Find the `config.top` likeliest destinations of each source. Return (`PredictionRequest` of the sources, [ids of the destinations,
+    their scores], shapes (n_sources, top)). Destinations in `excluded`, keys of (source, destination) pairs by relation, are left out.
+    Collective.
     """
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):
@@ -272,8 +274,8 @@ def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, confi
 
 
 def _scored(comm, config, pairs, scores):
-    """Return (`pairs`, `scores`) without the negatives that the file --links lists beside the pairs. If it lists any, print how
-    high the pairs rank among their negatives. Collective.
+    """Print how high each listed pair ranks among its negatives, if the file --links lists negatives, too. Return `pairs`, a
+    `PredictionRequest`, and `scores`, [array], without the negatives. Collective.
     """
     if pairs.per_link is None:
         return pairs, scores

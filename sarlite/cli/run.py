@@ -45,8 +45,8 @@ from sarlite.user_code import errors_of
 
 @naming_flags
 def train(comm, options, tick=lambda: None, interrupts=None):
-    """Load the data, train a model, write and print the results, and return the run's measurements. `tick()` is called whenever
-    this rank makes progress. Collective.
+    """Load the data, train a model, write and print the results, and return the run's measurements. `tick()` is called whenever this rank
+    makes progress, and `interrupts` postpones signals to the end of an epoch. Collective.
 
     No file in the run's folder changes before the first epoch has succeeded.
 
@@ -233,8 +233,8 @@ def _task(run, part):
 
 
 def _fit(run, trainer, part, saving, tick, memory_limit):
-    """Train until the last epoch or a signal, with files written by `saving`. Return (seconds of each epoch, seconds of all, trace,
-    the best model's outcome). Collective.
+    """Train until the last epoch or a signal; `saving` writes files and checkpoints. Return (list of each epoch's seconds, total seconds,
+    recorded trace or None, the dict of the best model's outcome or None). Collective.
 
     Returns
     -------
@@ -243,7 +243,7 @@ def _fit(run, trainer, part, saving, tick, memory_limit):
     total : float
         Seconds of all epochs, with evaluations and checkpoints.
     recorded : Trace or None
-    judged : dict or None
+    best_outcome : dict or None
         The best model's `outcome`; None if nothing was trained, or a signal ended the run early.
     """
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
@@ -280,22 +280,22 @@ def _fit(run, trainer, part, saving, tick, memory_limit):
         with closing(shown), trace.recording(comm, profile) if run.output.trace else nullcontext() as recorded:
             fit(trainer, epochs, start=saving.start, eval_every=run.training.eval_every, best=saving.best,
                 stopping=saving.stopping, on_epoch=on_epoch, on_step=on_step, on_divergence=on_divergence)
-        total, judged = time.perf_counter() - begin, None
+        total, best_outcome = time.perf_counter() - begin, None
         if seconds and not (saving.signum and saving.epoch < epochs):
-            judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
-                             threshold_rule(run.training.threshold))
-            saving.decide(judged.get("threshold"))
+            best_outcome = outcome(trainer, saving.best, part.n_classes, part.class_names,
+                                   threshold_rule(run.training.threshold))
+            saving.decide(best_outcome.get("threshold"))
             in_time = run.batches is not None and run.batches.temporal is not None  # popularity compares on the full graph
             if part.task == "link" and run.training.baseline and not in_time:
-                judged["compared"] = link_outcome(trainer, saving.best)
+                best_outcome["compared"] = link_outcome(trainer, saving.best)
         saving.save()
     saving.meet_signals()
-    return seconds, total, recorded, judged
+    return seconds, total, recorded, best_outcome
 
 
 def _report(run, trainer, part, saving, baseline_scores, epoch_seconds, total_seconds, recorded_trace, best_outcome):
-    """Write the trace, smooth the predictions, print and write the results, and return the run's measurements as a dict. After a
-    signal, exit before the smoothing. The other arguments are results of `_fit` and of baselines. Collective.
+    """Write the trace, apply Correct and Smooth, print and write the results, and return the run's measurements as a dict. The scores,
+    seconds, trace and outcome are measured before. After a signal, the process exits before Correct and Smooth. Collective.
     """
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:

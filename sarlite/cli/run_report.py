@@ -135,8 +135,8 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Return a dict of measurements of a run on `graph`: peak memory by rank from `memory`, sent bytes by phase, and the median of
-    `seconds`, the times of the epochs. Collective.
+    """Return a dict of measurements of a run on `graph`: peak memory of each rank, by the counter `memory`; sent bytes by phase; and the
+    median of `seconds`, the times of the epochs. Collective.
 
     Parameters
     ----------
@@ -195,8 +195,8 @@ def pictured(comm, graph):
 
 
 def _edges_by_owner(plan, rank, n_ranks):
-    """Return a list with the number of this rank's edges whose source node each rank owns. `plan` has the edges of the rank with
-    number `rank`, divided into blocks.
+    """Count this rank's edges by the rank that owns the edge's source node. Return a list of `n_ranks` counts. `plan` has the edges of the
+    rank with number `rank`, divided into blocks.
     """
     counts = [0] * n_ranks
     for block, owner, columns in plan.halo():
@@ -218,8 +218,8 @@ def _nodes(graph):
     return getattr(graph, "nodes", graph)
 
 
-def promise(options, n_ranks):
-    """Return the largest number of peers whose rows a rank may hold at once under the schedule `options`, with `n_ranks` ranks;
+def most_peers_held(options, n_ranks):
+    """Return the largest number of peers whose rows a rank may hold at the same time under the schedule `options`, with `n_ranks` ranks;
     None if there is no bound.
 
     Parameters
@@ -239,8 +239,8 @@ def promise(options, n_ranks):
 
 
 def table(run, n_ranks, summary, measurements, best, times, run_dir, one_process=False):
-    """Return the table printed after training as text. It shows the data (`summary`), the `measurements`, the scores of the `best`
-    epoch, the `times` in seconds and the folder `run_dir` of the run.
+    """Return the table printed after training as text. It shows the data (`summary`), the `measurements`, the scores of the `best` epoch,
+    the `times` in seconds and the folder `run_dir`. If `one_process`, the ranks are threads of one process and share its peak memory.
 
     Parameters
     ----------
@@ -331,8 +331,8 @@ def _message_flow(measurements):
 
 
 def _relations(measurements):
-    """Yield rows of the table printed after training: for each relation, the order of aggregation and weight matrix, and the cost
-    of both orders. "inside" applies the weight in the messages, and "first" to aggregated rows.
+    """Yield rows, (name, text), of the table printed after training: for each relation, if its weight matrix is applied before the
+    aggregation ("inside" the messages) or after it (aggregation "first"), and the cost of both orders.
     """
     for evaluation in measurements.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))
@@ -399,7 +399,7 @@ def _memory(peaks, one_process):
 def _remote(live, options, n_ranks):
     if n_ranks == 1:
         return "none: one part"
-    bound = promise(options, n_ranks)
+    bound = most_peers_held(options, n_ranks)
     note = f"mode {options.mode} promises " + ("no bound" if bound is None else f"at most {bound}")
     return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
 

@@ -23,7 +23,8 @@ WAIT_SECONDS = 2.0
 
 
 class Saving:
-    """Writer of a run's files and checkpoints during training; after SIGINT or SIGTERM it saves a last checkpoint and ends the run.
+    """Writer of a run's files and checkpoints during training. After SIGINT or SIGTERM it saves a last checkpoint at the end of the epoch
+    and then ends the process.
 
     Every method except `votes` is collective. The ranks agree on signals, on the time for a checkpoint and on write
     errors of rank 0 by votes that are summed together with the loss (`step.PiggybackReduce`). All ranks therefore stop
@@ -114,8 +115,8 @@ class Saving:
         return bool(self.signum) or self.epoch == self._output.stop_after
 
     def decide(self, threshold):
-        """Add `threshold`, the best model's decision threshold, to the metadata of the next checkpoint. None, for the threshold
-        0.5, adds nothing.
+        """Put the best model's decision `threshold`, an entry of its outcome, into the metadata of the next checkpoint. Do nothing if it is
+        None, which stands for the threshold 0.5.
 
         Parameters
         ----------
@@ -178,8 +179,9 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Load `resumed`, the (arrays, metadata) of the checkpoint `path`, into `trainer` and `stopping`. Return (epoch to continue
-    from, best epoch so far). `batches` None stands for full-batch training. Collective.
+    """Load `resumed`, (arrays, metadata) of the checkpoint `path`, into `trainer` and `stopping`; return (epoch to continue from, best
+    epoch so far). `batches` are the options for minibatches, None for full batches. Learned rows are matched by `keys`, hashes of node
+    names, or by id if `keys` is None. Collective.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ class ScoreCounts(NamedTuple):
     positive: Array
 
     def above(self) -> tuple[Array, Array]:
-        """Return (numbers of positive rows, numbers of negative rows) whose probability is above the lower edge of each bin, for
-        the last bin first; shapes (n_bins,).
+        """Return (numbers of positive rows, numbers of negative rows), (n_bins,) each: rows in a bin or any bin above it, with the highest
+        bin first.
         """
         return np.cumsum(self.positive[::-1]), np.cumsum(self.negative[::-1])
 

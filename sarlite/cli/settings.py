@@ -13,7 +13,7 @@ from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.nn import Module
 from sarlite.schedule.modes import Mode
 from sarlite.schedule.schedule import Options
-from sarlite.train.edge_values import wanted
+from sarlite.train.edge_values import edge_value_use
 from sarlite.train.load import Source
 from sarlite.train.model_loading import ModelSpec
 from sarlite.user_code import errors_of, load_class, names_file
@@ -102,7 +102,7 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
         The model's class, which decides about self loops and edge values if no option does.
     """
     data, partition = options.data, options.partition
-    values = wanted(cls, data.edge_weights, data.edge_features, signed=".py:" in options.model.model)
+    values = edge_value_use(cls, data.edge_weights, data.edge_features, signed=".py:" in options.model.model)
     loops = getattr(cls, "self_loops", False) if data.self_loops is None else data.self_loops
     # labels of nodes are not read if labels of edges are predicted
     task = options.training.task if options.links.edge_labels is None else "link"

@@ -14,8 +14,9 @@ from sarlite.types import Array
 
 
 def after_training(trainer: Trainer, best: Best, smooth: CorrectAndSmooth, path: Path) -> dict[str, float | bool | None]:
-    """Apply `smooth`, Correct and Smooth, to the outputs of the best model, write the better of old and new predictions to `path`,
-    and return {split + "_accuracy": new accuracy, "kept": True if the new ones were better}. Collective.
+    """Apply Correct and Smooth, `smooth`, to the outputs of the best model. Write the smoothed predictions to `path` if their validation
+    accuracy is not lower, otherwise the model's. Return {split + "_accuracy": accuracy of the smoothed, "kept": True if these were
+    written}. Collective.
 
     The file has the smoothed scores if the validation accuracy is not lower than before smoothing, else the model's
     probabilities, in the data's node order.
@@ -55,8 +56,8 @@ Accuracies = dict[str, float | None]
 
 
 def smoothed(trainer: Trainer, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Accuracies, Accuracies]:
-    """Return (probabilities, smoothed scores, accuracies of the first, accuracies of the second). `logits` are the model's outputs;
-    both arrays have the shape (n_local, n_classes). Collective.
+    """Apply Correct and Smooth, `smooth`, to the model's outputs `logits`, (n_local, n_classes). Return (probabilities before smoothing,
+    smoothed scores, accuracies before, accuracies after); accuracies are dicts by split. Collective.
     """
     graph = trainer.graph
     spans = graph.profile.span("correct and smooth"), graph.profile.phase("smoothing")

@@ -171,8 +171,8 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
-    """Yield (list of Optuna trials, study) for each wave of up to `jobs` runs that train at the same time, until `trials` runs are
-    drawn. `method` says how values are drawn; `seed` draws them.
+    """Draw the values of `trials` runs with an Optuna sampler of the kind `method` and the seed `seed`. Yield (list of Optuna trials,
+    study) for each wave: up to `jobs` runs that train at the same time.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 
@@ -362,8 +362,8 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
 
 
 def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number: int) -> Result:
-    """Continue run `number` up to epoch `epochs` with `runner`, and return its new result. If its earlier result, results[number],
-    is a failure, return that.
+    """Continue run `number` up to epoch `epochs` with `runner`, and return its new result. A run that has failed, by its earlier result
+    results[number], is not continued; that result is returned.
     """
     result = results[number]
     return result if result.error else runner.run(number, result.options, epochs)

@@ -148,8 +148,9 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
 
 def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_folder: str | Path, command_options: OptionValues,
               tick: Callable[[], object]) -> Shard:
-    """Return this rank's part of the data that --data or, without it, the checkpoint names. Classes and feature columns get the
-    numbers that they had in training, matched by name. Collective.
+    """Load this rank's part of the data that --data or, without it, the checkpoint names, with the class and feature numbers of training,
+    matched by name. `command_options` are checked together with the run's. Temporary files are in `scratch_folder`, and `tick()` reports
+    progress. Collective.
 
     Parameters
     ----------
@@ -211,8 +212,8 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
                     fanouts: Sequence[int]) -> Array:
-    """Return the output of `model` for each row of this rank, shape (n_local, n_outputs), computed from the input rows `x` and
-    edges up to the row's own time. `temporal` has the times, `fanouts` the numbers of edges. Collective.
+    """Compute the output of `model` for each row of this rank from the input rows `x` and from edges up to the row's own time, given in
+    `temporal`. Return (n_local, n_outputs). `fanouts` is the number of in-edges per node for each layer. Collective.
 
     Parameters
     ----------
@@ -267,8 +268,8 @@ def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Modu
 
 
 def _options(config, meta):
-    """Return the options of the run, from the checkpoint's metadata `meta`; training options on the command line, in `config`,
-    override them.
+    """Return the options of the run from the checkpoint's metadata `meta`. Training options on the command line, in `config`, override
+    them.
     """
     resume.check_run(config.checkpoint, meta)
     taken = {*_FROM_CHECKPOINT, *(_IN_TIME if meta["options"].get("temporal") else ())}
@@ -281,8 +282,8 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Return `values`, which edge values to load, changed so that loading refuses edge values that training did not use, by the
-    metadata `meta`. Edge values that a flag requests are not refused.
+    """Return a copy of `values`, an `EdgeValueUse`, that refuses edge values which training did not use, by the checkpoint's metadata
+    `meta`. Edge values that a flag requests stay allowed.
     """
     reason = "training used none" if "used" in meta else "the checkpoint does not name any that training used"
     undecided = {name: None for name in ARRAYS if getattr(values, name) == "there"}
@@ -339,8 +340,8 @@ def _check_data(trained, part, n_train):
 
 
 def _check_stored_path(comm, trained, loaded):
-    """Raise a CheckpointError unless the data loaded from the checkpoint's path are the training data; `loaded` is their identity.
-    A relative path may lead to other data from another folder. Rank 0 prints the path.
+    """Raise a CheckpointError unless the data loaded from the path in the checkpoint are the training data: a relative path may lead to
+    other data from another folder. `loaded` is the identity (sizes and digest) of the loaded data. Rank 0 prints the path.
     """
     data, spec = trained.meta["data"], trained.run.source.spec
     differing = difference({name: data.get(name) for name in loaded}, loaded)
@@ -352,8 +353,9 @@ def _check_stored_path(comm, trained, loaded):
 
 
 def _learned_rows_lines(model, matched, data_row_keys, other_data):
-    """Yield a line for each parameter with a row per node if some nodes have no row in the checkpoint, or if rows were matched by
-    position in `other_data`. `matched` maps parameters to results of the match by name, None without names.
+    """Yield warnings about parameters with a learned row for each node: nodes without a row in the checkpoint, or rows matched by position
+    although the data are others (`other_data`). `matched` maps each parameter to its match of rows by node names, None if there are no
+    names.
     """
     types = {name: parameter.node_type for name, parameter in model.named_parameters()}
     for name, rows in matched.items():

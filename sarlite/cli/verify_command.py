@@ -121,8 +121,8 @@ def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flag
 
 
 def differences(run: report_command.RunFiles, segment: Segment, folder: Path) -> list[str]:
-    """Return lines of text about the differences between the records of `run` in the epochs of `segment` and the recomputed epochs
-    in `folder`; [] if they agree.
+    """Compare the records of `run` in the epochs of `segment` with the epochs recomputed in `folder`. Return lines of text about the first
+    difference; [] if all agree.
 
     Records are compared up to the first epoch that differs, because later epochs follow from it. If all records agree,
     the checkpoints of the last epoch are compared.
@@ -143,8 +143,9 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
 
 
 def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
-    """Return lines of text about the differences within the folder of `run`: its final checkpoint from the kept checkpoint of the
-    last epoch, and its best scores from the epoch's record; [] if they agree.
+    """Return lines of text about contradictions in the folder of `run`: between its final checkpoint and the kept checkpoint of the same
+    epoch, and between the best scores in its summary and the record of that epoch. [] if there are none. `last` is the last segment of
+    epochs between kept checkpoints.
 
     The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
     the best epoch must be those of the epoch's record.

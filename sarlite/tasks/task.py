@@ -279,7 +279,7 @@ class Task:
         -------
         output : Tensor
             Output of the model, for the loss.
-        judged : array
+        metric_input : array
             Rows for `Metric.add`, by default the values of the output.
         """
         output = model(graph, x)

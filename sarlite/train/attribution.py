@@ -95,8 +95,8 @@ class Scorer:
             return self.output(self._tensors(self.inputs, False)).data[0]
 
     def gradients(self, inputs: Inputs) -> Inputs:
-        """Return, as `Inputs`, the gradients of the explained score with respect to the input rows and the learned embedding rows, taken
-        at the values `inputs`.
+        """Return the gradients of the explained score with respect to the input rows and the learned embedding rows, as `Inputs`, at the
+        point `inputs`.
         """
         x = self._tensors(inputs, True)
         self.score(self.output(x)).backward()
@@ -104,8 +104,8 @@ class Scorer:
                       {name: _gradient(tensor) for name, tensor in self._learned.items()})
 
     def gate_gradients(self, gates: Mapping[Relation, Array]) -> dict[Relation, Array]:
-        """Return for each relation the gradients of the score with respect to its array in `gates`. A gate is a number that multiplies the
-        message of one edge.
+        """Return the gradients of the score with respect to `gates`: factors, one for each edge, that multiply the messages of the edges.
+        `gates` and the result have an array (n_edges,) for each relation.
 
         Parameters
         ----------
@@ -120,8 +120,8 @@ class Scorer:
         return {relation: _gradient(gate) for relation, gate in tensors.items()}
 
     def gated_value(self, gates: Mapping[Relation, Array]) -> float:
-        """Return the score if the message of each edge is multiplied by its number in `gates`, which has an array (n_edges,) for each
-        relation.
+        """Return the score after the message of each edge is multiplied by the edge's factor in `gates`, which has an array (n_edges,) for
+        each relation.
         """
         return self.value(graph=self._gated(self._gates(gates, False)))
 
@@ -198,8 +198,8 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return for each relation the attribution of the score to each edge in the mask chosen[relation], by integrated gradients at `steps`
-    points. The path scales the messages of these edges from 0 to 1.
+    """Attribute the score to edges by integrated gradients. Return for each relation an attribution for each edge in the mask
+    chosen[relation]. The path scales the messages of these edges from 0 to 1, and the integral is computed at `steps` points.
 
     Each edge has a gate, a factor of its message. The gates of the chosen edges vary together from 0 to 1. The gates of
     other edges are 1.

@@ -25,8 +25,9 @@ MOST_STEPS, MOST_PRODUCTS = 200, 3e10
 
 def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
               rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
-    """Return the task's metric by split of two baselines that use no edges: a constant prediction and, unless `features` is None, a
-    regression on the features. Both are fitted to the training rows of all ranks. Collective.
+    """Fit two predictors that use no edges to the training rows of all ranks: a constant and, unless `features` is None, a regression on
+    the features. Return a dict with the metric of `task` by split for each. `ids`, `labels` and `rows` (row numbers by split) are this
+    rank's. Collective.
 
     Parameters
     ----------

@@ -83,31 +83,31 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
     """Return {"batches": loader of training batches} and, if the run samples neighbours in evaluation, too, "scoring": a loader of
     evaluation batches. If `rows_alone`, training batches have rows without neighbours (`RowLoader`). Collective.
     """
-    graph, rows, asked = part.graph, part.rows, run.batches
-    common = {"batch_size": asked.batch_size, "seed": run.training.seed}
-    divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
-    timed: dict[str, Any] = {"temporal": temporal_of(asked, part)} if asked.temporal else {}
+    graph, rows, minibatch = part.graph, part.rows, run.batches
+    common = {"batch_size": minibatch.batch_size, "seed": run.training.seed}
+    divided = {"batches": minibatch.batches} if minibatch.batches else {}  # else as the loader divides by default
+    timed: dict[str, Any] = {"temporal": temporal_of(minibatch, part)} if minibatch.temporal else {}
     if rows_alone:
         return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **divided)}
-    loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided, **timed)
-    if asked.eval_fanouts is None and not timed:
+    loader = task.make_loader(minibatch, graph, features, rows.labels, rows.train, **common, **divided, **timed)
+    if minibatch.eval_fanouts is None and not timed:
         return {"batches": loader}
-    return {"batches": loader, "scoring": task.make_scoring(asked, graph, loader.x, rows.labels, rows, **common, **timed)}
+    return {"batches": loader, "scoring": task.make_scoring(minibatch, graph, loader.x, rows.labels, rows, **common, **timed)}
 
 
-def temporal_of(asked: Any, part: Shard) -> Temporal:
-    """Return the options of a loader for sampling in time, a `Temporal`: times of the nodes and seeds in this rank's data `part`, and how
-    to pick among earlier edges, from the run's options `asked`.
+def temporal_of(minibatch: Any, part: Shard) -> Temporal:
+    """Return a `Temporal`, the options of a loader that samples edges in time: the times of the nodes and seeds in this rank's data `part`,
+    and how to pick among earlier edges, by the run's options `minibatch`.
 
     No picked edge is later than the seed.
 
     Parameters
     ----------
-    asked : cli.options.MinibatchOptions
+    minibatch : cli.options.MinibatchOptions
         Options whose `temporal` says how edges are picked. With `edge_recency` the unit of recency is one day for dates,
         and 1 for whole numbers.
     part : load.Shard
     """
     nodes_of = getattr(part.graph, "nodes", part.graph)  # the rows of a LinkGraph are links
     nodes = part.times if isinstance(nodes_of, NodeType) else part.times.get(part.target)
-    return Temporal(asked.temporal, nodes, part.seed_times, UNITS[part.time_kind or "integers"][0] if asked.edge_recency else None)
+    return Temporal(minibatch.temporal, nodes, part.seed_times, UNITS[part.time_kind or "integers"][0] if minibatch.edge_recency else None)

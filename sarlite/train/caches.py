@@ -69,8 +69,8 @@ def _write(path, contents, trial):
 
 
 def _id_digests(comm, graph):
-    """Return a list with a digest of the node ids of each rank's rows. Equal lists mean that stored caches fit, because the rows are
-    divided among the ranks as before. Collective.
+    """Return a list with a digest, for each rank, of the ids of the nodes that it owns. If the list equals the one in a checkpoint, the
+    nodes are divided among the ranks as before, so stored caches fit. Collective.
     """
     return comm.allgather(digest(graph.dst_ids).hex())
 
@@ -101,8 +101,8 @@ def files(folder):
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Load this rank's embedding caches from the files in `folder` that `caches`, an entry of the checkpoint's metadata, lists. `step` is
-    the global step to continue at. Return None, or the reason why the caches do not fit. Collective.
+    """Load this rank's embedding caches from the files in `folder` that `caches`, an entry of the checkpoint's metadata, lists, to continue
+    at the global step `step`. Return None, or the reason why the caches do not fit and start empty. Collective.
 
     Parameters
     ----------

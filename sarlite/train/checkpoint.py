@@ -129,8 +129,8 @@ class _Owned:
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial: bool) -> Iterator[Array | None]:
-        """Yield the rows of all ranks by ascending id in several arrays on rank 0, and None as often on other ranks. In a `trial`, which
-        tests the disk, yield copies of this rank's rows, as many as all ranks have, without communication.
+        """Yield arrays of rows for the file. On rank 0 they are the rows of all ranks by ascending id; other ranks yield None as often. In
+        a `trial`, which tests if the disk has room, copies of this rank's rows, as many as all ranks have, save the communication.
         """
         if not trial:
             return self.owners.gather(self.rows)
@@ -266,8 +266,8 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks. Read only tensors whose names begin with the first of
-    `prefixes` that any name has. Tensors divided by rows are on rank 0 only. Collective.
+    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks, with tensors divided by rows on rank 0 only. A name
+    must begin with one prefix, the first of `prefixes` with which any name begins; the default "" reads all tensors. Collective.
 
     Parameters
     ----------
@@ -332,8 +332,9 @@ def _not_finite(flat):
 
 
 def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return ({name in the file: this rank's array}, {name in the file: parameter}); the second dict has the tensors whose rows are divided
-    among ranks. `best` is the state of the best epoch's model, None to leave it out.
+    """Return the state to write as ({name in the file: this rank's array}, {name in the file: parameter}). The second dict names the
+    tensors whose rows are divided among the ranks, and the parameter that defines the division. `best` is the state of the best epoch's
+    model, or None.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -342,8 +343,8 @@ def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[s
 
 
 def _owned(trainer: Any, has_best: bool) -> dict[str, str]:
-    """Return {name in the file: parameter} for the tensors whose rows are divided among ranks: such parameters, their optimizer state and,
-    if `has_best`, their values in the best epoch.
+    """Return the tensors of a checkpoint whose rows are divided among ranks as {name in the file: parameter that defines the division}.
+    They are the parameters with a row for each node, their optimizer state and, if `has_best`, their values in the best epoch.
     """
     names = trainer.model.row_ids()
     owned = {prefix + name: name for prefix in ("model.", *(["best."] if has_best else [])) for name in names}
@@ -355,8 +356,8 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata, keys=None):
-    """Load the state of a checkpoint, `tensors` and `metadata` as `read` returns them, into a trainer. Rows are matched by `keys`, hashes
-    of node names, or by id if `keys` is None. Return the best epoch's arrays by name. Collective.
+    """Load a checkpoint, (`tensors`, `metadata`) from `checkpoint.read`, into a trainer: parameters, optimizer and steps. Rows are matched
+    by `keys`, hashes of node names, or by id if `keys` is None. Return the best epoch's arrays by name. Collective.
 
     Parameters
     ----------
@@ -426,8 +427,8 @@ def errors_of(path):
 
 
 def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
-    """Return {name: this rank's array} of the tensors whose rows are divided among ranks, to be filled from a checkpoint. `rows`, {name:
-    parameter}, are these tensors in the checkpoint; a CheckpointError is raised unless the trainer has the same.
+    """Return {name in the file: this rank's array} of the tensors whose rows are divided among ranks, to be filled from a checkpoint.
+    `rows` has these tensors of the checkpoint as {name: parameter}; a CheckpointError is raised unless the trainer has the same tensors.
     """
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
@@ -439,8 +440,9 @@ def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Load the parameters of a checkpoint, `tensors` and `metadata` as `read` returns them, into a model. Return for each parameter divided
-    by rows the map that matched rows by `keys` (hashes of node names), None if they were matched by id. Collective.
+    """Load the parameters of a checkpoint, (`tensors`, `metadata`) from `checkpoint.read`, into a model. Rows of nodes are matched by
+    `keys`, hashes of node names, or by id if `keys` is None. Return for each parameter with rows of nodes the map that matched them by
+    keys, None for ids. Collective.
 
     Parameters
     ----------
@@ -494,8 +496,8 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return for each parameter divided by rows the map from this rank's rows to the rows of the checkpoint's `tensors`: a `KeyedRows` by
-    `keys`, hashes of node names, if both sides have them, otherwise an `Owners` by id. Collective.
+    """Return for each parameter of the model with rows of nodes a map from this rank's rows to the rows of the checkpoint's `tensors`. It
+    is a `KeyedRows`, by `keys` (hashes of node names), if the checkpoint has keys, too, otherwise an `Owners`, by id. Collective.
     """
     row_maps = {}
     for parameter, ids in model.row_ids().items():
@@ -521,8 +523,8 @@ def _row_count_error(owners: Owners, stored: Any, keyed: bool) -> CheckpointErro
 
 
 def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> CheckpointError | None:
-    """Return a CheckpointError if a row has a node name that the checkpoint lacks, otherwise None. `row_maps` has for each parameter the
-    map from rows to the checkpoint's rows.
+    """Return a CheckpointError if a node has a name that the checkpoint lacks, otherwise None. `row_maps` has for each parameter the map
+    from this rank's rows to the checkpoint's rows.
     """
     for name, row_map in row_maps.items():
         if isinstance(row_map, KeyedRows) and row_map.n_missing:
@@ -531,8 +533,8 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 
 def _checked_to_fill(comm, owners, tensors, arrays):
-    """Check that a checkpoint's `tensors` fit `arrays`, {name: (parameter, local rows to fill)}. Return a list of (map of the parameter in
-    `owners`, tensor, local rows); the tensor is None on ranks other than 0. Collective.
+    """Check that dtypes and shapes of a checkpoint's `tensors` fit the local rows that they are to fill; `arrays` is {name: (parameter,
+    local rows)}. Return a list of (the parameter's entry in `owners`, tensor on rank 0 or None, local rows). Collective.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

@@ -88,8 +88,8 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the sizes of a run with the model `spec`, `n_in` features and `n_out` outputs. `part` are the fields of `Shape` about the
-        rank's part of the graph, such as n_rows.
+        """Return the sizes of a run of the model `spec` with `n_in` features and `n_out` outputs. The keywords `part` are the other fields
+        of `Shape`, about this rank's part of the graph, such as n_rows.
         """
         values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
         values |= spec.options
@@ -126,8 +126,9 @@ class Shape(NamedTuple):
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return three lists with an entry for each aggregation of a step (of an evaluation unless `training`): how many values of
-    a halo row are fetched in the forward pass, fetched again in the backward pass, and pushed back there as gradients.
+    """Return three lists that say how many values are sent for each halo row, with an entry for each aggregation of a training step, or of
+    an evaluation if not `training`. They are: fetched in the forward pass, fetched again in the backward pass, and gradients pushed in the
+    backward pass.
 
     The first layer's sums of constant features are stored in the first step, and are not counted.
 

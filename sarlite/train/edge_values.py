@@ -42,9 +42,10 @@ class EdgeValueUse(NamedTuple):
 NONE = EdgeValueUse()
 
 
-def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return EdgeValueUse(weights, features, signed): for edge weights and for edge features True, False, "there" (used if the data have
-    them) or None. An option that is None gives "there" if the model class `cls` supports the array, else None.
+def edge_value_use(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
+    """Return an `EdgeValueUse`: for edge weights and for edge features True (required), "there" (used if the data have them), False
+    (ignored) or None (refused). An option that is None becomes "there" if the model class `cls` supports the array, else None. `signed` is
+    True if weights may be negative.
 
     Parameters
     ----------
@@ -62,9 +63,10 @@ def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, sig
     return EdgeValueUse(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) -> list[str]:
-    """Return the names among "edge_weight" and "edge_features" of the arrays that the data set has and that `wanted` lets the run use.
-    `spec` is the name of the data in errors. Collective.
+def used(comm: Communicator, dataset: Dataset, use: EdgeValueUse, spec: str) -> list[str]:
+    """Return the names, among "edge_weight" and "edge_features", of the arrays that the run uses: `dataset` has them, and `use` does not
+    ignore them. Raise a ConfigError if `use` requires an array that is missing or refuses an array that exists; `spec` names the data.
+    Collective.
 
     Relational data have an array if any relation has it.
 
@@ -73,31 +75,32 @@ def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) 
     ConfigError
         On every rank, naming the option: a required array is missing, or the data have an array and the use is None.
     """
-    return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
+    return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, use, spec)])
 
 
-def _is_used(name, dataset, wanted, spec):
-    how, option = getattr(wanted, name), ARRAYS[name]
+def _is_used(name, dataset, use, spec):
+    how, option = getattr(use, name), ARRAYS[name]
     is_stored = any(getattr(edges, name) is not None for edges in dataset.edges.values())
     yes, no = hints = f"{option}=True", f"{option}=False"
     if how is True and not is_stored:
         raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} trains without them", option,
                           hints)
     if is_stored and how is None:
-        raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes} uses them, {no} leaves them out", "data", hints)
+        raise ConfigError(f"data {spec}: {name}: {use.reason}: {yes} uses them, {no} leaves them out", "data", hints)
     return is_stored and bool(how)
 
 
-def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
-    """Return {array name: values of this rank's `edges`}, with None for an array that `names` lacks. `wanted` says if weights may be
-    negative, and `spec` is the name of the data in errors.
+def read(edges: EdgePart, names: list[str], use: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
+    """Read this rank's `edges` values of the arrays in `names`, "edge_weight" or "edge_features", as `dtype`. Return {array name: values,
+    or None if `names` lacks it}. Raise a DataError, which names the data `spec`, for a weight that is negative although `use.signed` is
+    False.
 
     Parameters
     ----------
     edges : EdgePart
     names : list of str
         Arrays to read, among the keys of `ARRAYS`.
-    wanted : EdgeValueUse
+    use : EdgeValueUse
     dtype : dtype, or None for the stored dtype
     spec : str
         Name of the data in error messages.
@@ -116,10 +119,10 @@ def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType |
     values = {name: edges.values(name, dtype) if name in names else None for name in ARRAYS}
     weight = values["edge_weight"]
     if weight is not None and len(weight):
-        bad = ~np.isfinite(weight) if wanted.signed else ~(np.isfinite(weight) & (weight >= 0))
+        bad = ~np.isfinite(weight) if use.signed else ~(np.isfinite(weight) & (weight >= 0))
         if bad.any():
             at = int(np.argmax(bad))
-            least = "finite" if wanted.signed else "finite and 0 or more, because sums of weights are degrees"
+            least = "finite" if use.signed else "finite and 0 or more, because sums of weights are degrees"
             edge, of = edges.ids()[at], "" if edges.table.relation == RELATION else f" of {edges.table.relation}"
             raise DataError(f"data {spec}: edge_weight of edge {edge}{of} is {weight[at]}, but must be {least}", "data")
     return values
@@ -127,8 +130,8 @@ def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType |
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return `values`, arrays of edge values by name, with entries for new self loops. (indptr, indices) are the edges with the loops,
-    `added` is the mask of the rows that got one, and `first_row` is the global number of local row 0.
+    """Return the arrays of edge values in `values` with entries for new self loops. (indptr, indices) are the edges including the loops,
+    the mask `added` is True for each row with a new loop, and `first_row` is the global number of local row 0.
 
     An added loop has the weight 1 and features 0, and its time is before all other times.
 

@@ -176,8 +176,8 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
 
 
 def _hash_in_edges(graph, sources, edge_values):
-    """Return a hash of the in-edges of each row, (n_dst,) uint64, in any order: the sum, modulo 2^64, of a hash of each edge's source id
-    and values. `sources` and `edge_values` are in the order of edge values.
+    """Return a hash of the in-edges of each row, (n_dst,) uint64, that does not depend on their order. It is the sum, modulo 2^64, of a
+    hash of each edge's source id and edge values, from the arrays `sources` and `edge_values`.
     """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)

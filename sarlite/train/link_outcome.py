@@ -15,8 +15,8 @@ TOP = 10
 
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return {metric: {"model": {split: value}, "popularity": {split: value}}}, which compares the best model with a baseline on the same
-    links. The baseline, `Popularity`, scores a link by the number of training links to its destination. Collective.
+    """Compare the best model with the baseline `Popularity`, which scores a link by the number of training links to its destination. Return
+    {metric: {"model": {split: value}, "popularity": {split: value}}}, both on the same links. Collective.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
     with (best_parameters(trainer, best), graph.profile.phase("evaluation"), using(trainer.numerics), no_grad()):
         for who, model in (("model", trainer.model.eval()), ("popularity", popularity)):
             with trainer.buffers:
-                _, judged = task.outputs(model, graph, trainer.x)
+                _, metric_input = task.outputs(model, graph, trainer.x)
                 for name in compared:
-                    compared[name][who] = {split: _value(trainer, name, judged, split) for split in SPLITS}
+                    compared[name][who] = {split: _value(trainer, name, metric_input, split) for split in SPLITS}
         if ranked:
             compared[f"coverage@{k}"] = {}
             for who, model in (("model", trainer.model), ("popularity", popularity)):
@@ -58,11 +58,11 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
     return compared
 
 
-def _value(trainer: Trainer, name: str, judged: Array, split: str) -> float | None:
-    """Return the metric called `name` of one split, None if the split has no links. `judged` has a row for each link of all splits: its
-    scores, or for metrics of rankings its position among the candidates. Collective.
+def _value(trainer: Trainer, name: str, metric_input: Array, split: str) -> float | None:
+    """Return the metric called `name` on the links of `split`, None if the split has no links. `metric_input` has a row for each link of
+    all splits: its scores or, for a metric of ranks, its rank among all destinations or its negatives. Collective.
     """
     metric = find_metric("link", name).make()
-    metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
+    metric.add(metric_input[trainer.rows[split]], trainer.labels[trainer.rows[split]])
     value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)
     return value if trainer.counts[split] else None

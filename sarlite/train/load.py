@@ -244,8 +244,8 @@ def _read(comm, source, scratch, seconds, data_kind):
 
 
 def _hetero_graph(comm, edges, ids, values, options):
-    """Make the `HeteroGraph` of this rank's data. `edges` has the CSR arrays of each relation, `values` the edge values of each relation,
-    and `ids` the node ids of each type. Collective.
+    """Make the `HeteroGraph` of this rank's data with the schedule `options`: from the CSR arrays of each relation (`edges`), the edge
+    values of each relation (`values`) and the node ids of each type (`ids`). Collective.
     """
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     names = next(iter(values.values()), {})
@@ -290,8 +290,8 @@ def _shard(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm: Communicator, train: Array, n_rows: int, n_edges: int, n_cut: int) -> dict[str, Any]:
-    """Return a dict about the division of the data, from each rank's numbers of rows, edges, training rows (mask `train`) and cut edges:
-    the numbers of all ranks, and the imbalance. Collective.
+    """Return a dict that describes the division of the data among ranks: numbers of nodes, edges and training nodes by rank, cut edges, and
+    imbalance. Each rank passes its `n_rows`, `n_edges`, `n_cut` cut edges and the mask `train` of its training rows. Collective.
     """
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")

@@ -437,8 +437,8 @@ class Trainer:
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
     def score(self, metrics: Mapping[str, Counter | None]) -> float:
-        """Evaluate the model, and add outputs and labels of each split's rows to the object that `metrics` has for the split (None: skip
-        it). Return this rank's share of the validation loss. Collective.
+        """Evaluate the model: for each split, call the method `add` of metrics[split] with the outputs and labels of the split's rows. A
+        split whose entry is None is skipped. Return this rank's share of the validation loss. Collective.
 
         Parameters
         ----------
@@ -469,13 +469,13 @@ class Trainer:
         self.scoring.step, loss = 0, 0.0
         for batch in self.inputs.to_score(iter(self.scoring)):
             with self.buffers, no_grad():
-                (output, judged), rows = self._output(batch), self._split_rows(batch)
+                (output, metric_input), rows = self._output(batch), self._split_rows(batch)
                 for name, metric in metrics.items():
                     if metric is not None:
-                        metric.add(judged[rows[name]], batch.labels[rows[name]])
+                        metric.add(metric_input[rows[name]], batch.labels[rows[name]])
                 if self.counts["val"]:  # counted over all ranks, as a loss in exact numerics is collective
                     loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
-                del output, judged
+                del output, metric_input
         return loss
 
     def _split_rows(self, batch):
@@ -528,8 +528,8 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return (its output, array for metrics). If `exact`, a model trained on sampled
-        batches computes the batch-norm moments anew from the full graph.
+        """Run the model on a batch in evaluation mode; return (its output, array that metrics take). If `exact`, the mean and variance of
+        batch norm are first computed anew on the full graph, for a model trained on sampled batches.
         """
         self.model.eval()
 
@@ -537,9 +537,9 @@ class Trainer:
             return self.task.outputs(self.model, batch.graph, batch.x)
 
         exact = exact and self.batches.sampled and batch.outputs is None
-        output, judged = nn.exact_moments(self.model, run) if exact else run()
+        output, metric_input = nn.exact_moments(self.model, run) if exact else run()
         check_output(output, type(self.model).__name__, batch.graph.n_dst, self.n_classes)
-        return output, judged
+        return output, metric_input
 
     def counted(self) -> dict[str, object]:
         """Return statistics of the batches by name, such as the number of steps and the hit rates of caches; {} for full-batch training.

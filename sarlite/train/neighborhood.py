@@ -190,8 +190,9 @@ class Neighborhoods:
             relation: _InEdges.joined(parts or [_edges_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
     def _edges_until(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the items of `edges`, of one relation, that are not later than `moment.time`: of each node's in-edges the `moment.most`
-        latest, or all if it is below 0. Added self loops are always included. Collective.
+        """Return the items of `edges`, of one relation, within the limits of `moment`. An edge and its source must not be later than
+        `moment.time`, and of each node's in-edges only the `moment.most` latest count (all if below 0). Added self loops always count.
+        Collective.
         """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
@@ -214,8 +215,8 @@ class Neighborhoods:
         return rows
 
     def _neighborhood(self, node_type, node, ids, distances, rows, edges):
-        """Make the `Neighborhood` of the node with global id `node`. By node type, `ids` are the ascending ids of its nodes and `distances`
-        their distances in hops; `rows` are gathered by table and `edges` by relation.
+        """Make the `Neighborhood` of the node of type `node_type` with global id `node`. `ids` are the ascending ids of its nodes by type,
+        `distances` their hops to the node; `rows` has the gathered rows by table, and `edges` the edges by relation.
         """
         ends, in_order = {}, {}
         for relation, edges_of in edges.items():

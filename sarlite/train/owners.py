@@ -112,8 +112,8 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows: Array) -> list[tuple[int, int, list[int]]]:
-        """Divide the rows of all ranks, sorted by id, into ranges of limited size. Return (low, high, sizes) of each range: this rank's
-        rows, sorted by id, from low to high - 1, and the number of rows of each rank. Only the size in bytes of one of `rows` is used.
+        """Divide the ids of all ranks, in ascending order, into ranges whose rows take limited memory; `rows` shows the size of one row.
+        Return a list of (low, high, sizes): this rank's rows low .. high - 1 in the order of ids, and the number of rows of each rank.
         Collective.
         """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
@@ -204,8 +204,8 @@ class Owners:
                                   "one int64 a row")
 
     def _check_piece(self, stored: Any, begin: int, last: int | None, ids: Array) -> int:
-        """Check that the checkpoint's ids `stored` from position `begin` on equal `ids`, which follow the id `last` (None: no id); raise a
-        CheckpointError otherwise. Return ids[-1].
+        """Check that the checkpoint's ids `stored` from position `begin` on equal `ids` and are above the id `last` before them (None: no
+        id before); raise a CheckpointError otherwise. Return ids[-1].
         """
         stored_ids = self._read_ids(stored, begin, begin + len(ids), last)
         n = len(stored_ids)

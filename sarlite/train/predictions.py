@@ -78,8 +78,8 @@ class PredictionRequest(NamedTuple):
     per_link: int | None = None
 
     def metrics(self, comm: Communicator, scores: Array) -> dict[str, float]:
-        """Return {metric: value} as the evaluators of OGB compute them, over all ranks. `scores` has the scores of this rank's links,
-        followed by the scores of their negatives. Collective.
+        """Return {metric: value} over all ranks, computed as by the evaluators of the OGB benchmark. `scores` has the scores of this rank's
+        links, followed by the scores of their negatives. Collective.
 
         Parameters
         ----------
@@ -204,8 +204,8 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: i
 
 def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Send the n rows of rank 0, get_rows(slice) with `width` columns, to all ranks, `at_once` at a time. Keep those whose column 0 is one
-    of this rank's `ids`; return (positions among the n rows, indices into `ids`, the rows). Collective.
+    """Send the n rows of a table on rank 0 to all ranks, `at_once` rows at a time; get_rows(slice) reads rows of `width` columns. Each rank
+    keeps the rows whose column 0 is in its `ids`. Return (row numbers in the table, indices into `ids`, the rows) of these. Collective.
     """
     order = np.argsort(ids, kind="stable")
     ascending = np.asarray(ids)[order]
@@ -222,8 +222,8 @@ def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: 
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the paths of the output files for targets of the kind `form`, such as "classify". For classes and labels as .npy these are
-    two, of labels and of probabilities, otherwise only `config.out`.
+    """Return the paths of the output files for targets of the kind `form`, such as "classify": [config.out], or for classes and labels in
+    the format .npy [path for the labels, config.out for the probabilities].
 
     Parameters
     ----------
@@ -246,10 +246,10 @@ def check_paths(config: OutputFiles, form: str) -> None:
             check_writable(path)
 
 
-def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,
+def write(comm: Communicator, config: OutputFiles, form: str, request: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
     """Write the predictions of all ranks to the output files of `config`. `arrays` has this rank's predictions for the nodes or pairs in
-    `wanted`, `form` the kind of targets, and `of` the names of nodes. Collective.
+    `request`, `form` the kind of targets, and `of` the names of nodes. Collective.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def write(comm: Communicator, config: OutputFiles, form: str, wanted: Prediction
     config : OutputFiles
     form : str
         Name of the form of the targets.
-    wanted : PredictionRequest
+    request : PredictionRequest
     arrays : sequence of (k, ...) array
         This rank's predictions, one array for each column group: labels or likeliest destinations, if any, and numbers.
     of : Linked
@@ -270,16 +270,16 @@ def write(comm: Communicator, config: OutputFiles, form: str, wanted: Prediction
         On every rank: a file cannot be written. An earlier file is unchanged.
     """
     if not config.out.endswith(".npy"):
-        return _write_table(comm, config, form, wanted, arrays, of, class_names)
+        return _write_table(comm, config, form, request, arrays, of, class_names)
     for path, array in zip(paths(config, form), arrays):
-        node_rows.write(comm, path, wanted.places, array, wanted.n)
+        node_rows.write(comm, path, request.places, array, request.n)
         if comm.rank == 0:
             width = " x ".join(map(str, array.shape[1:])) or 1
-            show(f"{path}: {wanted.n:,} rows of {width}, {array.dtype}")
+            show(f"{path}: {request.n:,} rows of {width}, {array.dtype}")
 
 
-def _write_table(comm, config, form, wanted, arrays, of, class_names):
-    """Write the predictions of all ranks to `config.out` as one table. Each rank writes its `arrays` for the nodes or pairs in `wanted` to
+def _write_table(comm, config, form, request, arrays, of, class_names):
+    """Write the predictions of all ranks to `config.out` as one table. Each rank writes its `arrays` for the nodes or pairs in `request` to
     .npy files in a private folder, and rank 0 joins them. `of` has the names of nodes. Collective.
     """
     with ExitStack() as held:
@@ -287,15 +287,15 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
         folder = comm.bcast(None if private_folder is None else str(private_folder))
         files = [f"{folder}/{at}.npy" for at in range(len(arrays))]
         for file, array in zip(files, arrays):
-            node_rows.write(comm, file, wanted.places, array, wanted.n)
+            node_rows.write(comm, file, request.places, array, request.n)
         links = config.links is not None or config.top is not None
         headings = ("source", *(["relation"] if of.several else []), "destination") if links else ("id",)
 
         def write():
             *labels, numbers = (np.load(file, mmap_mode="r") for file in files)
-            of_rows, labels = wanted.ids, labels[0] if labels else None
+            of_rows, labels = request.ids, labels[0] if labels else None
             if config.top is not None:
-                of_rows, labels, numbers = _pairs_of_lists(wanted.ids, labels, numbers)
+                of_rows, labels, numbers = _pairs_of_lists(request.ids, labels, numbers)
             columns = partial(_name_columns, of_rows, of, links)
             result_table.write(config.out, columns, labels, numbers, form, class_names,
                                config.embeddings is not None, headings)
@@ -327,9 +327,8 @@ def _names_of(ids: Array, end: Ends) -> Any:
 
 
 def _pairs_of_lists(heads: Array, tails: Array, scores: Array) -> tuple[Array, None, Array]:
-    """Return (pairs, None, scores) with a row for each of the k destinations listed for each of n heads. `heads` are (head, relation
-    index), (n, 2), `tails` and `scores` are (n, k), and pairs are (head, destination, relation index). None stands for labels, which pairs
-    lack.
+    """Convert lists of destinations to pairs. heads[i] is (head, relation index), and tails[i] and scores[i] are the k destinations listed
+    for head i. Return (pairs (head, destination, relation index), None in place of labels, score of each pair).
     """
     is_listed = tails != NOBODY
     heads = np.repeat(heads, np.count_nonzero(is_listed, 1), axis=0)

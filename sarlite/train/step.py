@@ -40,8 +40,8 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over all ranks, (n,). The same message sums the numbers that `local()` returns, and stores their
-        sums in `sums`. Collective.
+        """Sum `numbers` over all ranks and return the sums, (n,). The same allreduce also sums the numbers that `local()` returns; their
+        sums are stored in `self.sums`. Collective.
         """
         sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]

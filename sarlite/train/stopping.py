@@ -122,8 +122,8 @@ class Stopping:
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Report that `epoch` was evaluated, and which epoch is `best` so far, to the schedule that lowers the learning rate if scores do
-        not improve. Do nothing without a schedule.
+        """Tell the schedule that lowers the learning rate, if there is one, that `epoch` was evaluated and that `best` is the best epoch so
+        far.
 
         A forced evaluation does not call this method.
         """

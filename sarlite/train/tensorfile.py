@@ -88,8 +88,8 @@ class TensorWriter:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["TensorWriter"]:
-        """Return a context for calls of `add`, which write the file; it appears when the context ends. A `trial` deletes the file again and
-        only tests if the disk has room; `new` refuses to replace a file.
+        """Return a context for calls of `add`, which write the file. The file appears under its name when the context ends. A `trial`
+        deletes it again and only tests if the disk has room; `new` refuses to replace a file.
 
         Parameters
         ----------

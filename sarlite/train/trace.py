@@ -119,8 +119,8 @@ def _events(rank, spans):
 
 
 def _free_track(ends: list[int], begin: int, end: int) -> int:
-    """Return the index of the first track (row of the timeline) that is free from `begin` on, or of a new one, and set its entry in `ends`
-    to `end`. ends[i] is the time when track i becomes free.
+    """Find a track (row of the timeline) that is free from the time `begin` on, and mark it as used until `end`. ends[i] is the time when
+    track i becomes free; a new track is appended if none is free. Return the track's index.
     """
     lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))
     ends[lane : lane + 1] = [end]
