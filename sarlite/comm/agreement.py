@@ -11,7 +11,8 @@ R = TypeVar("R")
 
 
 def together(comm: Communicator, action: Callable[[], R]) -> R:
-    """Return `action()`, called on every rank; if the call raises on one rank, raise on every rank. Collective.
+    """Call the function `action` on every rank and return this rank's result; if the call raises on any rank, raise an error on every rank.
+    Collective.
 
     Parameters
     ----------
@@ -46,7 +47,8 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: object, what: str) -> bytes:
-    """Return a 16-byte hash of `value` if all ranks pass equal values; else raise a DataError that names `what`, on every rank. Collective.
+    """Check that all ranks pass equal values `value`; return a 16-byte hash of the value. If ranks differ, raise a DataError on every rank,
+    with `what` as the name of the value. Collective.
 
     Parameters
     ----------

@@ -24,8 +24,9 @@ GRACE_SECONDS = 2.0
 
 
 def _outcome(error):
-    """Return (state, hash of the message) of a rank that ended with `error` (None: success). Return None if the error must end all
-    ranks at once. States are constants of `watchdog`; ranks that raise the same error together have the same hash.
+    """Return (state, hash of the message) of a rank that ended with the exception `error`, or with success if it is None. The states are
+    constants of `watchdog`, and ranks that raise the same error together have the same hash. Return None if `error` must end all ranks at
+    once.
     """
     if error is None:
         return DONE, 0
@@ -78,8 +79,8 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """End this rank after `error` (None: success) in the way that all ranks end, which they agree on through their watchdogs. If not
-    all ranks end alike, end all of them at once by `ending`.
+    """End this rank after the exception `error`, or after success if it is None, once all ranks have ended in the same state (their
+    watchdogs `watchdog` exchange the states). If the states differ, end all ranks at once by `ending`.
     """
     outcome = _outcome(error)
     rows = None
@@ -107,8 +108,8 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """End this rank after `error` in the way that all ranks end, which they agree on through their watchdogs. If that fails, for
-    example at a second Ctrl-C, end all ranks at once by `ending`.
+    """End this rank after the exception `error` once all ranks have ended in the same state, which their watchdogs `watchdog` exchange. If
+    that fails, for example at a second Ctrl-C, end all ranks at once by `ending`.
     """
     try:
         _settle(comm, error, watchdog, ending)
@@ -120,8 +121,8 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Return a context inside which all ranks end if one rank fails, or if no rank reports progress for `stall_seconds`. It yields the
-    `Watchdog` to report progress to. `n_threads` is the number of ranks that are threads of this process.
+    """Return a context inside which all ranks end if one rank fails, or if no rank reports progress for `stall_seconds`. The context yields
+    a `Watchdog`, whose method `tick` reports progress. `n_threads` is the number of ranks that are threads of this process.
 
     Entering and leaving the context are collective.
 

@@ -64,8 +64,8 @@ def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
-    """Protect the start of a command that an MPI launcher started: end this rank if it has not entered `guard` within `seconds`, since
-    it then waits for a rank that will not come. May be called again.
+    """Protect the start of a command that an MPI launcher started, by its variables in `environ`: end this rank if it has not entered
+    `guard` within `seconds`, because it then waits for a rank that will not come. May be called again.
 
     A crash in C code prints its stack. If an MPI launcher started several ranks:
 
@@ -101,8 +101,8 @@ class _Start:
 
 
 def _leave():
-    """Finalize MPI within a time limit as Python exits; a rank that has not joined the other ranks in MPI ends by SIGTERM
-    instead. mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
+    """Finalize MPI within a time limit, as Python exits. A rank that has not joined the other ranks in MPI ends by SIGTERM instead. mpi4py
+    would finalize MPI later, when the thread that enforces the limit has ended.
     """
     if _Start.connected:
         from sarlite.comm import mpi
@@ -150,8 +150,8 @@ def _is_inherited(environ):
 
 
 def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
-    """Return the communicator of all ranks of this job; one rank without MPI if the variables `environ` show no MPI launcher or one
-    rank. Collective.
+    """Return the communicator of all ranks of this job, or a communicator of one rank without MPI if the environment variables `environ`
+    show no MPI launcher or one rank. Collective.
 
     Parameters
     ----------

@@ -119,8 +119,8 @@ class MpiCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call_text, error):
-        """Yield the MPI requests of an allreduce, one after the other is done. The first checks that all ranks pass the same
-        `call_text` and no `error`; each later one reduces a part of `array` by `op`.
+        """Yield the MPI requests of an allreduce by `op`, each after the one before is done. The first compares `call_text`, a description
+        of the call, between ranks, and raises if ranks differ or one has an `error`; the others reduce parts of `array`.
         """
         key = _key(call_text, error)
         yield self._start_reduction(key, "min")
@@ -133,15 +133,17 @@ class MpiCommunicator(Communicator):
             return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
     def _check_call(self, call_text, error):
-        """Raise a ShapeError on every rank unless all ranks pass the same `call_text` (see `described`) and None as `error`. Collective."""
+        """Raise a ShapeError on every rank unless all ranks pass the same `call_text`, a description of their collective call, and None as
+        `error`. Collective.
+        """
         key = _key(call_text, error)
         with errors_named():
             self._comm.Allreduce(MPI.IN_PLACE, key, MPI.MIN)
         self._check_keys(key, call_text, error)
 
     def _check_keys(self, key, call_text, error):
-        """Raise a ShapeError if ranks pass different texts `call_text` or if one has an `error`. `key` is the minimum of `_key` over
-        all ranks, whose two numbers then do not add up to 0.
+        """Raise a ShapeError if the two numbers `key`, a minimum over all ranks, do not add up to 0: then ranks have different texts
+        `call_text`, which describe their collective call, or a rank has an `error`.
         """
         if key[0] != -key[1]:
             check_calls(self.allgather(call_text), error)
@@ -191,8 +193,8 @@ class MpiCommunicator(Communicator):
 
 
 def _key(call_text, error):
-    """Return two int64 numbers, (2,), whose minima over all ranks add up to 0 if and only if all ranks pass the same `call_text` and no
-    rank has an `error`.
+    """Return two int64 numbers, (2,), for a check that all ranks make the same collective call. Their minima over all ranks add up to 0 if
+    and only if all ranks have the same `call_text`, a description of the call, and no rank has an `error`.
     """
     number = zlib.crc32(call_text.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)

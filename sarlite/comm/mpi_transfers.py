@@ -29,7 +29,7 @@ _INSIDE: list[int] = []  # idents of the threads that are in an MPI call
 
 @contextmanager
 def errors_named():
-    """Return a context for MPI calls, which turns MPI's exceptions into PeerError or ShapeError.
+    """Return a context for MPI calls that turns an exception of MPI into a ShapeError, if a message is too long, or a PeerError.
 
     While the context is active, `_INSIDE` lists the thread.
     """
@@ -53,7 +53,8 @@ def pieces(array, piece_bytes=PIECE_BYTES):
 
 
 class Traffic:
-    """Open transfers of one communicator, and the numbers of messages sent to and received from each peer.
+    """Record of the transfers of one communicator: the open ones, and the numbers of messages sent to and received from each peer. It
+    cancels open transfers and drops messages that nobody receives.
 
     From the numbers `drain` knows how many messages were sent and not received, even if they are still in transit.
     """
@@ -182,8 +183,8 @@ class MpiTransfer:
         return done
 
     def _wait_first(self, status):
-        """Wait in MPI for the first piece of the transfer, fill its MPI `status` and return True. Return False, without waiting, if the
-        transfer was cancelled before.
+        """Wait in MPI until the first piece of the transfer is done, write its state into the MPI `status`, and return True. Return False,
+        without waiting, if the transfer was cancelled before.
         """
         with self._mark:
             if self._cancelled or self.leaving:
@@ -207,7 +208,9 @@ class MpiTransfer:
         self._give_up()
 
     def _pop(self, status=None):
-        """Remove the first piece of the transfer. `status` is its MPI status if it is complete, None if it has failed."""
+        """Remove the first piece of the transfer from the queue. `status` is the MPI status of a completed piece, None for a piece that
+        failed.
+        """
         self._requests.popleft()
         if not self._requests:
             self._free()
@@ -285,7 +288,7 @@ class Incoming(MpiTransfer):
 
 @atexit.register
 def _leave():
-    """At the end of Python, wake threads that wait in MPI, because MPI must not be finalized meanwhile. If a thread does not
+    """Wake the threads that wait in MPI as Python exits, because MPI must not be finalized while a thread waits. If a thread does not
     return within `LEAVE_SECONDS`, abort the job.
     """
     MpiTransfer.leaving = True

@@ -35,7 +35,8 @@ class Request(Protocol):
     """
 
     def wait(self) -> None:
-        """Wait until the buffer may be read (receive, reduction) or changed (send).
+        """Wait until the transfer is done: then the buffer of a receive or a reduction may be read, and the buffer of a send may be
+        changed.
 
         Raises
         ------
@@ -169,7 +170,8 @@ class Communicator(Protocol):
         return array
 
     def start_broadcast(self, array: Array, root: int) -> Request:
-        """Start a `broadcast` of the root's array; return its request, which is done once `array` may be read, or on the root changed.
+        """Start to copy the root's array into `array` on every rank; return the request. Once it is done, `array` may be read, and the root
+        may change its array.
 
         The root, shape and dtype must be the same on all ranks, which not every communicator checks. Several broadcasts
         may be in progress, if all ranks start them in the same order. Until they are done, no other collective method
@@ -253,8 +255,8 @@ class Communicator(Protocol):
         return channels[name]
 
     def numbered(self, name: str, holder: object) -> int:
-        """Return a number for the object `holder`, which is the same on all ranks. Other living objects with the same `name` (such as
-        the kind of object) have other numbers.
+        """Return a number for the object `holder`, the same on all ranks. Objects that exist at the same time and pass the same `name` get
+        different numbers. Collective.
 
         Objects whose threads communicate at the same time put the number into the names of their channels, so that each
         object has a channel of its own.

@@ -7,7 +7,7 @@ from sarlite.comm.protocol import Request
 
 
 class Staged(Request):
-    """Request of work in several steps, where a step starts when the step before it is done.
+    """Request of work in several steps, such as a check and then a reduction; each step starts when the step before it is done.
 
     Parameters
     ----------

@@ -49,8 +49,8 @@ def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Arr
 
 
 def _sent(comm, rank, rows):
-    """Send rows[i] to rank rank[i]. Return (order, received): the rows were sent in the order rows[order], sorted by target rank, and
-    received[q] has the rows from rank q. Collective.
+    """Send rows[i] to rank rank[i]. Return (`order`, `received`): the rows were sent in the order rows[order], sorted by target rank, and
+    received[q] has the rows that arrived from rank q. Collective.
     """
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))

@@ -53,7 +53,7 @@ class _World:
         self.failure = None
 
     def wake(self, *ranks):
-        """Wake the waiting threads of these ranks, by default of all ranks. The caller holds the lock."""
+        """Wake the waiting threads of the ranks `ranks`, or of all ranks if none is given. The caller holds the lock."""
         for rank in ranks or range(self.size):
             self.conditions[rank].notify_all()
 
@@ -78,7 +78,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Remove `end`, a send or a receive whose partner has not come yet, from its mailbox. The caller holds the lock."""
+        """Remove a send or a receive, `end`, from its mailbox, where it waits for its partner. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -105,8 +105,8 @@ class _Request(Request):
             return self.done()
 
 
-class _End(_Request):
-    """Request of one end of a message between two ranks: a send or a receive."""
+class _SendOrReceive(_Request):
+    """Send or receive: the request of one side of a message between two ranks."""
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
@@ -139,7 +139,7 @@ class _End(_Request):
             self.wait()  # short, because both arrays are present and the partner copies
 
     def end(self):
-        """Release the array of this send or receive, and wake the thread that waits for it. The caller holds the lock."""
+        """Mark this send or receive as finished: release its array, and wake the thread that waits for it. The caller holds the lock."""
         self.data = None
         self.open.discard(self)
         self.world.wake(self.rank)
@@ -157,7 +157,9 @@ def _copy(send, receive):
 
 
 class _Meeting(_Request):
-    """Request of a collective call, to which every rank contributes a value that all ranks get."""
+    """Request of a collective call: every rank passes a value, and the request is done when all ranks have called. Every rank gets all
+    values.
+    """
 
     def __init__(self, world, rank, key, call_text, value):
         self.world, self.rank = world, rank
@@ -176,8 +178,8 @@ class _Meeting(_Request):
         return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
-        """Return the values that all ranks passed, in rank order, once all have called. Raise `error` unless it is None, and raise a
-        ShapeError unless all ranks made the same call.
+        """Return the values of all ranks in rank order; all ranks must have called. Raise `error` unless it is None, and raise a ShapeError
+        if ranks made different calls.
         """
         calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
         check_calls(calls, error)
@@ -191,7 +193,7 @@ class ThreadCommunicator(Communicator):
     """
 
     threaded, max_tag = True, MAX_TAG
-    _open: set[_End]
+    _open: set[_SendOrReceive]
 
     def __init__(self, world: _World, rank: int, context: tuple[int, ...] = ()) -> None:
         self.rank, self.size = rank, world.size
@@ -221,8 +223,9 @@ class ThreadCommunicator(Communicator):
         return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
 
     def _broadcast(self, array, root, call_text, error):
-        """Yield the two requests of a broadcast of the root's `array`. In the first, all ranks pass `call_text`, which must be equal,
-        and `error`, which must be None; in the second they report that they have copied the array.
+        """Yield the two requests of a broadcast of the root's `array`. In the first, ranks compare `call_text`, a description of the call,
+        and get the array; a ShapeError is raised if ranks differ, or `error` if it is not None. In the second, they report that they have
+        copied it.
         """
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         sent = array if self.rank == root else None  # other ranks' arrays are not needed and would be kept alive
@@ -237,8 +240,8 @@ class ThreadCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call_text, error):
-        """Yield the two requests of an allreduce. In the first, all ranks pass `array`, `call_text`, which must be equal, and `error`,
-        which must be None; in the second each rank passes the slice that it reduced by `op`.
+        """Yield the two requests of an allreduce by `op`. In the first, ranks compare `call_text`, a description of the call, and exchange
+        `array`; a ShapeError is raised if ranks differ, or `error` if it is not None. In the second, each rank passes its reduced slice.
         """
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         yield (first := self._arrive(keys[0], call_text, array))
@@ -270,15 +273,15 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start to send `data` to rank `peer` if `sends` is True, else to receive into `data`; return the request. The copy is made now
-        if the peer has already started its side, else when it does.
+        """Start to send the array `data` to rank `peer` if `sends`, else to receive into `data`; return the request. The side that comes
+        second copies the message.
         """
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
         world = self._world
         with world.lock:
             world.check()
-            end = _End(self, data, peer, tag, sends)
+            end = _SendOrReceive(self, data, peer, tag, sends)
             box = world.mailboxes.setdefault(end.key, deque())
             if not box or box[0].sends == sends:
                 box.append(end)
@@ -298,8 +301,8 @@ class ThreadCommunicator(Communicator):
         return _Meeting(self._world, self.rank, key, call_text, value)
 
     def _meet(self, call_text, value, error=None):
-        """Pass `value` to all ranks and return the values of all ranks, in rank order. Raise unless all ranks pass the same
-        `call_text`, which describes the call, and None as `error`.
+        """Pass `value` to all ranks and return the values of all ranks, in rank order. Raise a ShapeError if ranks differ in `call_text`, a
+        description of the collective call, or raise `error` if it is not None.
         """
         meeting = self._arrive(self._next_key(), call_text, value)
         meeting.wait()
@@ -329,8 +332,8 @@ def _run_rank(world, rank, n_threads, future, function, args, kwargs):
 
 
 def _raise_first(errors):
-    """Raise the first exception in `errors`, which has an exception or None for each rank. Exceptions of ranks that only waited for a
-    failed rank come last. Return if all are None.
+    """Raise the exception of the lowest rank in `errors`, which has an exception or None for each rank. An exception of a rank that only
+    waited for a failed rank is raised only if there is no other. Return if all are None.
     """
     failures = [(rank, error) for rank, error in enumerate(errors) if error is not None]
     causes = [failure for failure in failures if not _is_consequence(failure[1])]

@@ -59,7 +59,8 @@ class Alarm:
 
 
 class Watchdog:
-    """Thread that watches one rank, together with the watchdogs of the other ranks if MPI supports threads.
+    """Thread that watches the progress of one rank and ends the run if it stalls. If MPI supports threads, it exchanges states with the
+    watchdogs of the other ranks.
 
     Parameters
     ----------
@@ -101,8 +102,8 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Report that this rank finished in `state` (a constant of this module), with the hash `digest` of its error. Return the last
-        states of all ranks, (size, 4), or None if they have not all finished within `seconds`.
+        """Report that this rank finished in `state` (a constant of this module); `digest` is a hash of its error. Return the last row of
+        each rank (progress, state, hash, milliseconds since progress), (size, 4), or None if not all ranks have finished within `seconds`.
 
         Parameters
         ----------
@@ -148,8 +149,8 @@ class Watchdog:
         return self._mine
 
     def _gather(self, seconds=None):
-        """Gather and return four numbers of each rank, (size, 4), as `_row` returns them; None if they have not arrived within
-        `seconds` (None: no limit).
+        """Gather from every rank (progress count, state, hash of its error, milliseconds since its last progress), and return them as
+        (size, 4) int64. Return None if they have not arrived within `seconds` (None: no limit).
         """
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)

@@ -87,8 +87,8 @@ def alltoall_call(arrays, size):
 
 
 def described(argument_check, *args):
-    """Return (text, None), where the text describes a collective call: `argument_check(*args)` checks its arguments and returns the
-    text. If the check raises a ShapeError, return (another text, the error).
+    """Check the arguments of a collective call by argument_check(*args), which returns a text that describes the call or raises a
+    ShapeError. Return (text, None), or after an error (another text, the error), so that all ranks can compare texts before any raises.
     """
     try:
         return argument_check(*args), None
@@ -97,8 +97,8 @@ def described(argument_check, *args):
 
 
 def check_calls(call_texts, error=None):
-    """Raise `error` if it is not None. Raise a ShapeError unless all `call_texts` are equal; each describes the collective call that
-    one rank makes.
+    """Raise a ShapeError unless all texts in `call_texts` are equal; each describes the collective call that one rank makes. Raise `error`
+    instead if it is not None.
     """
     if error is not None:
         raise error

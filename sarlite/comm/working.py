@@ -53,8 +53,8 @@ def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> I
 
 
 class _Meter:
-    """Meter of the processor time that one thread (with the id `ident`) and the process's children use; `working` asks it whether they
-    have computed.
+    """Meter of the processor time that a thread, with the id `ident`, and the child processes of this process use. It tells if they have
+    computed since the last query.
     """
 
     def __init__(self, ident):
