@@ -31,8 +31,8 @@ def check_array(name: str, data: ArrayLike) -> Array:
 
 
 def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) -> tuple[Array, Array]:
-    """Return the CSR (`indptr` as int64, `indices` as integers), checked for integers and one dimension; with `n_rows` also that
-    indptr has n_rows + 1 entries. Ranges and order are not checked.
+    """Return the CSR (`indptr` as int64, `indices` as integers). Raise a DataError unless both are one-dimensional arrays of
+    integers, and `indptr` has `n_rows` + 1 entries (None: any number). The order and the range of the entries are not checked.
 
     Parameters
     ----------

@@ -110,8 +110,9 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
 
 
 def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
-    """Return each edge's index into the edge values, (n_edges,). `caller_index` has each edge's number among the `n_caller_edges`
-    edges of the caller, which come first; added edges (negative numbers) follow.
+    """Return each edge's index into the edge values, (n_edges,). `caller_index` has the edge's position in the caller's list of
+    `n_caller_edges` edges, or a negative number for an edge that was added. Remaining edges of the caller are numbered in their
+    order; added edges follow.
 
     Parameters
     ----------
@@ -192,9 +193,9 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Return the data of this rank's part of a graph, from the CSR of its nodes' in-edges (row numbers of all ranks) and from
-    optional ids; the ranks first check the arguments together. `added_loops` is True for each node whose self loop was added to the
-    data. Collective.
+    """Return the data of this rank's part of a graph. `indptr` and `indices` are the CSR of the in-edges of its nodes; indices are
+    row numbers counted over all ranks. Optional ids name the part's nodes, sources and edges; `added_loops` is True for each node
+    whose self loop was added to the data. Collective: the ranks first check the arguments together.
     """
     comm = wrap(comm)
     options.check(comm)
@@ -221,8 +222,9 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Plan the exchange of rows between ranks and return the data of this rank's part. `edges` are its in-edges, the ids are as in
-    `Graph.from_part`. `sorted_by_id`: a rank with edge ids 0 .. n - 1 takes edge values in the order of the ids. Collective.
+    """Plan the exchange of rows between ranks and return the data of this rank's part, which has the in-edges `edges`. Optional ids
+    name its nodes, its sources if the graph is bipartite (`n_src` of them), and its edges. `sorted_by_id`: edge values stand in the
+    order of the edge ids, if these are 0 .. n - 1 on this rank. Collective.
 
     Parameters
     ----------
@@ -264,8 +266,8 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """If `ids`, the edge ids, are a permutation of 0 .. n - 1, return (edges that index edge values by id, None): edge k of the CSR
-    has the value at ids[k]. Else return (edges, ids) unchanged.
+    """Make edge values stand in the order of edge ids if `ids`, the ids of the CSR `edges`, are a permutation of 0 .. n - 1. Then
+    return (edges that take the value of edge k from row ids[k], None); for other ids return (edges, ids) unchanged.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

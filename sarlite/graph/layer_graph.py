@@ -458,8 +458,9 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return a factor for each sampled edge, (n_edges,), with which `reducer` over the sampled edges estimates `reducer` over all
-        in-edges; None here, because nothing is sampled. A subclass with one factor for each row overrides `scales` instead.
+        """Return the factor of each sampled edge, (n_edges,), that makes `reducer` over the sampled edges an estimate of `reducer`
+        over all in-edges. Return None here, where no edges are sampled. A subclass whose factors are equal for all edges of a row
+        overrides `scales` instead.
         """
         return None
 
@@ -515,7 +516,9 @@ class LayerGraph(SharedState):
 
     @cached_property
     def column_ids(self) -> Array | None:
-        """Global node ids of the source rows of all blocks, block after block, (n_columns,) int64; None if the ids ascend."""
+        """Global node ids of the source rows of all blocks, block after block, (n_columns,) int64, for ties of max and min, which
+        go to the lowest id. None if the ids ascend: column numbers then have the same order.
+        """
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 

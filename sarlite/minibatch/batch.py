@@ -287,7 +287,8 @@ class FixedBatch:
         yield self.batch
 
     def counted(self, graph: Graph | NodeType) -> dict[str, object]:
-        """Return {"message_flow": numbers of rows and edges} for a message-flow batch of `graph`, {} for the whole part. Collective.
+        """Return statistics of the batch by name: {"message_flow": numbers of rows and edges} if it is a message-flow batch of
+        `graph`, {} if it is the whole part. Collective.
 
         A message-flow batch has "message_flow": the "rows", "edges" and "halo_rows" of each layer and of the graph,
         summed over all ranks. The keys are those in the output of `--json`.

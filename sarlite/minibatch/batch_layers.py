@@ -110,7 +110,9 @@ class TypedRows:
         return np.array([n_first]) if self._types is None else np.bincount(self._types[:n_first], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return the numbers, each counted among the layer's rows of its own node type, of the layer's rows at the positions `places`."""
+        """Return the number of each of the layer's rows at the positions `places`, counted among the layer's rows of the same node
+        type.
+        """
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
@@ -122,8 +124,8 @@ class TypedRows:
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
     def keep(self, type_index: int, places: Array) -> Array:
-        """Return the rows at the layer's positions `places` that have node type number `type_index`, numbered among the layer's rows of
-        this type.
+        """Return the numbers, counted among the layer's rows of node type number `type_index`, of the rows of this type at the
+        layer's positions `places`.
         """
         return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 

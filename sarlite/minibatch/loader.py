@@ -439,8 +439,8 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
-    """Return the argument, such as "batches='balanced'", that makes a loader's batches depend on how the graph is divided among ranks;
-    "" if they do not. `batches` and `remote` are arguments of `NeighborLoader`.
+    """Return the text of the argument of a `NeighborLoader`, such as "batches='balanced'", that makes its batches depend on how the
+    graph is divided among ranks. Return "" if `batches` and `remote` have values for which batches do not depend on the division.
     """
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 

@@ -180,14 +180,14 @@ class PartEdges:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return where each rank's rows begin in `halo`, ascending numbers of halo rows (rows of other ranks), and the end, (n_ranks +
-        1,).
+        """Return offsets, (n_ranks + 1,): rank q owns halo[offsets[q] : offsets[q + 1]]. `halo` has ascending numbers of halo rows
+        (rows of other ranks).
         """
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return a list with an array for each rank: the positions, (m,) int32, of its rows in `halo` within the list of rows that it
-        sends to this rank. `halo` has ascending numbers of halo rows (rows of other ranks).
+        """Return a list with an array for each rank: the positions, (m,) int32, of the rank's rows among `halo` in the list of rows
+        that the rank sends to this rank. `halo` has ascending numbers of halo rows (rows of other ranks).
 
         Such a position is called a slot.
         """
@@ -383,8 +383,8 @@ class RelationEdges(EdgeSet):
 
 
 def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], list[Any]]:
-    """Return (node types, list of global ids of this rank's rows of each type, list of the relations' graphs whose sources are of each
-    type). A `Graph` has one type, "". Collective.
+    """Return three lists with an entry for each node type: its name, the global ids of this rank's rows of the type, and a list of
+    the graphs of the relations with sources of the type. A `Graph` has one type, "". Collective.
     """
     if isinstance(graph, NodeType):
         of = graph.graph
@@ -393,8 +393,8 @@ def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], lis
 
 
 def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
-    """Return the row number in the part, (n_dst,), of each row of `graph`; None if the numbers are equal. The part has the rows of
-    types[t] from first[t] on; a `NodeType` may have fewer types, in another order.
+    """Return the row number in this rank's part of each row of `graph`, (n_dst,); None if row i of `graph` is row i of the part.
+    The part has the rows of node type types[t] from first[t] on; a `NodeType` may have fewer types, in another order.
     """
     if isinstance(graph, Graph):
         return None

@@ -249,7 +249,10 @@ class Estimate:
         return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return (factors of destinations, factors of sources), (n,) float64 each or None for 1, for `reducer` "sum", "mean" or "sym"."""
+        """Return (factor of each destination, factor of each source), (n,) float64, that make the reduction `reducer` ("sum",
+        "mean" or "sym") over the picked edges an estimate of the reduction over all in-edges. None stands for factors that are all
+        1; if edges of a row need different factors, both are None, and `counts` returns the factors.
+        """
         if self.uneven:
             return None, None
         if reducer == "mean":
@@ -394,7 +397,7 @@ class PickedRelations(RelationalLayer):
 
     @property
     def all_blocks(self) -> list[Edges]:
-        """Blocks of edges (`Edges`): block after block, one for each relation."""
+        """List of all edges as `Edges`, one for each relation in each block of edges, in the order of the blocks."""
         return [edges for graphs in self._out_of for block in graphs[0].plan.blocks for edges in sets_of(block)]
 
 

@@ -343,8 +343,8 @@ class Sampler:
 
     def _pick(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
               numbering: Any) -> tuple[Array, Array, Array]:
-        """Return sampled in-edges of `rows` as (indptr, sources, positions in `edge_set`). With a `numbering`, new sources are marked
-        in it, to be numbered in the batch; None marks nothing.
+        """Return sampled in-edges of `rows` as (indptr, sources, positions in `edge_set`), drawn with the random numbers of `layer`
+        and `step`. Sources that are new in the batch are entered in its `numbering`, unless that is None.
         """
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
@@ -403,8 +403,8 @@ class Sampler:
 
 
 def merged(in_other: Array, one: Sequence[Array], other: Sequence[Array]) -> Any:
-    """Return one CSR (indptr, columns, ...) from two CSRs, `one` and `other`, with the same arrays. Its row i is the next unused row of
-    `other` if in_other[i] is True, else of `one`.
+    """Return one CSR, a tuple (indptr, columns, ...), whose rows are the rows of two CSRs, `one` and `other`. If in_other[i] is
+    True, row i is the next unused row of `other`, else the next unused row of `one`.
     """
     counts = np.empty(len(in_other), np.int64)
     counts[~in_other], counts[in_other] = np.diff(one[0]), np.diff(other[0])

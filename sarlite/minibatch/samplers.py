@@ -14,8 +14,9 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler for the edges of `part`: over several ranks if `comm` is not None, and in time if `temporal` is not None, with
-    the edge sets `timed`. `fanouts`, `kind`, `seed` and `one_variate` are options of `Sampler`.
+    """Return a sampler of the edges of `part`, with the options `fanouts`, `kind`, `seed` and `one_variate` of a `Sampler`. With
+    `comm` the ranks sample together: the owner of a halo row picks its in-edges. With `temporal` edges are sampled in time from the
+    edge sets `timed`; `dtype` is the dtype of the edge feature recency.
 
     Parameters
     ----------

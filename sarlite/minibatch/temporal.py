@@ -141,8 +141,9 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Sample in-edges of `rows` that are not later than their `times`, none at the positions `without`: the last ones if `latest`,
-        else at random by `draw`, keyed by `ids`. Return (indptr, positions, number of candidates of each row).
+        """Sample, for each of `rows`, in-edges that are not later than the row's time in `times` and not at a position in
+        `without`: the last ones if `latest`, else random ones. Return (indptr, positions, number of candidates of each row). `draw`
+        has arguments of `kernels.sample`, such as the number k of edges; the row's number in `ids` determines its random numbers.
 
         Parameters
         ----------
@@ -365,8 +366,9 @@ def _ranges(starts: Array, stops: Array) -> Array:
 
 def _chosen(starts: Array, stops: Array, sources: Array, latest: bool, ids: Array,
             draw: dict[str, Any]) -> tuple[Array, Array]:
-    """Sample edges of each range of positions starts[i] .. stops[i] - 1, whose edges are in the order of time: the last ones if
-    `latest`, else at random by `draw`. Return (indptr, positions).
+    """Sample edges from each range of positions starts[i] .. stops[i] - 1, ordered by time: the last ones if `latest`, else random
+    ones. Return (indptr, positions). `sources` has the sources of all edges; `draw` has arguments of `kernels.sample`, such as the
+    number k of edges; ids[i] determines the random numbers of range i.
 
     The edges of a range are in the order of time, and `sources` are the columns of all edges. `draw` has the arguments
     k, kind and key of `kernels.sample`, and `ids` key the draws of the ranges. With k = -1 all edges are taken.

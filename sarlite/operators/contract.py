@@ -16,7 +16,8 @@ SCORES = "scores"
 
 
 class Context(NamedTuple):
-    """Settings of one aggregation for an operator: wanted gradients, accumulators, row format and the array for the output.
+    """Settings of one aggregation, passed to an operator: which gradients are wanted, which class adds up sums over edges, how rows
+    are rounded for storage, and which array the output is added to.
 
     Attributes
     ----------
@@ -46,8 +47,8 @@ class ForwardPass(Protocol):
     """One forward pass of an operator: `add` for each block of edges, then `finish` (SAR algorithm 1)."""
 
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-        """Yield, for each pass over all blocks (a sweep), the source rows that this rank sends to peers in it: `rows`, or a range of
-        their columns. The caller passes each block to `add` in each sweep.
+        """Yield, for each pass over all blocks (a sweep), the arrays of source rows that this rank sends to peers during the pass.
+        They are `rows`, or a range of the feature columns of `rows`. The caller passes each block to `add` in each sweep.
         """
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...]) -> None:

@@ -136,8 +136,8 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if an array that the message function reads from outside has changed since the forward pass. With
-        `again`, call the function once more, and raise one too if its operations differ.
+        """Raise a RuntimeError if an array from outside that the message function reads has changed since the forward pass. With
+        `again` also call the function once more, and raise the error if it runs other operations than in the forward pass.
 
         Parameters
         ----------
@@ -160,8 +160,8 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Return the recording of a call of the message function on one edge, whose source rows are filled with `OTHER_VALUES` in place
-        of zeros; None if the call raises an exception.
+        """Call the message function on a single edge and return the recording; None if the call raises an exception. The source
+        rows are filled with `OTHER_VALUES`, unlike in the first recording, whose rows are zeros.
         """
         try:
             with np.errstate(all="ignore"):
@@ -217,8 +217,8 @@ class _CustomBackward:
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block: Edges, d_edges: list[Array | None], accumulators: Sequence[FloatSum | None]) -> None:
-        """Add `d_edges`, the gradient of each input on each edge of `block`, to the rows that the edges took the input from: to
-        `accumulators` for source inputs, and to `d_others` for destination and edge inputs.
+        """Add the gradient of each input on each edge of `block`, the list `d_edges`, to the gradient of the row that the edge
+        read. For source inputs this is an item of `accumulators`, for destination and edge inputs an array of `d_others`.
 
         Parameters
         ----------

@@ -91,8 +91,8 @@ def _orders(graph: LayerContract, x: Tensor) -> tuple[str, ...]:
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return {evaluation order: multiply-adds on all ranks} of A X W and of its wanted gradients, of x if `needs_x`, of W, (n_in,
-    n_out), if `needs_weight`. `constant` means that x never changes, so that A X is computed once for all steps.
+    """Return {evaluation order: multiply-adds on all ranks} of A X W and its gradients: of x if `needs_x`, of W if `needs_weight`.
+    W has the shape (n_in, n_out). `constant` means that x never changes, so that A X is computed once for all steps.
 
     Parameters
     ----------

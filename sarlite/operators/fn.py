@@ -36,7 +36,9 @@ class MulEdge(NamedTuple):
 
 
 class Attend(NamedTuple):
-    """Message of `attend`: every edge sends its source's row of `z` times an attention coefficient. The fields are the arguments."""
+    """Message of `attend`: every edge sends its source's row of `z` times an attention coefficient. The fields are the arguments of
+    the call.
+    """
 
     z: Tensor
     src: Tensor
@@ -49,7 +51,9 @@ class Attend(NamedTuple):
 
 
 class AttendLinear(NamedTuple):
-    """Message of `attend_linear`: every edge sends its source's row x_j W times an attention coefficient. The fields are arguments."""
+    """Message of `attend_linear`: every edge sends its source's row x_j W times an attention coefficient. The fields are the
+    arguments of the call.
+    """
 
     x: Tensor
     weight: Tensor

@@ -197,7 +197,8 @@ class Program(recording.Observer):
 
     def run(self, message: Callable[..., Any], views: Sequence[EdgeRows], leaves: Sequence[Tensor], since: int) -> Any:
         """Return message(*views) and record its operations in `steps`. `views` are the arguments src, dst and edge of the message
-        function, `leaves` their tensors, and `since` is the tape's time at the call.
+        function, and `leaves` their tensors. A tensor that the tape created after time `since` counts as the function's own, not as
+        one from outside.
         """
         self._since = since
         self._numbers: dict[int, int] = {}

@@ -46,8 +46,8 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """One relation that takes part in a fetch, an exchange of source rows that relations share: its operator, and which inputs of the
-    fetch the operator takes.
+    """Operator of one relation among the relations that share a fetch (an exchange of source rows), with the numbers of the
+    operator's inputs among the inputs of the fetch.
 
     Attributes
     ----------
@@ -156,8 +156,8 @@ class Fetched:
         return any(operator.needs_rows(of_member) for operator, of_member in members if any(of_member.wants_grad))
 
     def member_context(self, member: Member, context: Context) -> Context:
-        """Return the `Context` (settings) for the operator of one relation, the `member`: `context` with the gradient flags of its
-        inputs, with its accumulators, and with the view of the output that it adds to.
+        """Return the settings (`Context`) for `member`, the operator of one relation: `context` with the gradient flags of the
+        operator's inputs, its accumulators, and the view of the output that it adds to.
         """
         out = None if context.out is None else self.layout.view(context.out, member.key)
         return context._replace(wants_grad=member.select(context.wants_grad), sums=member.sums, single_block=False,
@@ -209,8 +209,8 @@ class _FetchedBackward:
         self.accumulators = [self._joined(i) for i in range(len(operator.fetched))]
 
     def _joined(self, i: int) -> FloatSum | None:
-        """Return one accumulator for the gradient of fetched input number `i`, joined from the accumulators of all relations that use
-        this input; None if its gradient is not wanted.
+        """Return one accumulator for the gradient of input number `i` of the fetch, joined from the accumulators of all relations
+        that use this input; None if its gradient is not wanted.
         """
         accumulators = [member_pass.accumulators[member.inputs.index(i)]
                         for member, member_pass in self.passes if i in member.inputs]
@@ -286,7 +286,7 @@ def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def pull_products(numbers: set[int]) -> None:
-        """Add to `gradients` the gradients of all products x W whose x has its position among the inputs in `numbers`. The
+        """Add to `gradients` the gradients of x and W of each product x W whose x is an input with a number in `numbers`. The
         gradient of x is added to earlier gradients of x in place.
         """
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
@@ -420,8 +420,8 @@ class _Draft:
             self.numbers += others
 
     def _kinds(self, rows: dict[int, Tensor]) -> tuple[str, ...]:
-        """Return the kind, "rows" or "scores", of each of the fetched tensors `rows`, {id: tensor}. A tensor used as both is of kind
-        "rows"; raise a ConfigError if rows are rounded, because scores must not be.
+        """Return the kind, "rows" or "scores", of each of the fetched tensors `rows`, {id: tensor}. A tensor that is used as both
+        has the kind "rows". If the row format rounds rows, raise a ConfigError for it instead, because scores must not be rounded.
         """
         kinds: dict[int, set[str]] = {}
         for _, _, call in self.calls:
@@ -433,8 +433,8 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs: int, captured: list[Node | Tensor], layout: Layout) -> SharedFetch:
-        """Return the `SharedFetch` whose outputs have their positions from `layout`, and append its captured values to `captured`. They
-        are numbered from `n_inputs`, the number of the primitive's input tensors, on.
+        """Return the `SharedFetch`, whose outputs have the positions in `layout`. Append the values that its operators captured to
+        the list `captured`; their numbers follow the numbers of the primitive's `n_inputs` input tensors.
         """
         members, first = [], len(captured)
         for (graph, key, call), inputs in zip(self.calls, self.member_inputs):

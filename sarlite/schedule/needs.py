@@ -65,8 +65,9 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return (own tile, peers' tiles): the piece of edges whose sources this rank owns, and a list of pieces of edges with sources
-        of peers. Each takes the rows of `peers_at_once` peers, or 1/`n` of one peer's rows.
+        """Return (own tile, peers' tiles), all edges divided into pieces. The own tile has the edges whose sources this rank owns;
+        each of the peers' tiles, a list, has the edges whose sources `peers_at_once` peers own. If `n` is above 1, each peer's rows
+        are divided into `n` ranges, with a tile for each range.
 
         Parameters
         ----------
@@ -94,11 +95,9 @@ class Needs(NamedTuple):
         return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, RowIndex]]:
-        """Divide rank q's rows into `n` equal ranges. Return a list with (range, numbers of the rows in it that this rank needs) for
-        each; a range is a slice of rank q's rows, and the numbers count from its start.
-
-        The range is a slice, counted from rank q's first row. The needed rows are the rows of the range that this rank
-        needs, counted from the range's first row: a slice if they are consecutive, else an array of integers.
+        """Divide rank q's rows into `n` equal ranges. Return a list with a pair for each range: (slice of rank q's rows, rows of
+        the slice that this rank needs). Needed rows are counted from the start of the slice; they are a slice if they are
+        consecutive, else an array of integers.
         """
         ends = range_ends(self.offsets, q, n)
         ranges = [slice(a, b) for a, b in zip([0, *ends], ends)]
@@ -120,8 +119,8 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return, for each list of source ranks in `groups`, the list of its blocks of edges: `n` blocks (ranges of the source rows) if
-        it is one peer, else one block. The first group is this rank alone.
+        """Return a list of blocks of edges for each list of source ranks in `groups`, of which the first is this rank alone. A list
+        of one peer has `n` blocks, one for each range of its rows; any other list has one block.
         """
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []
@@ -216,8 +215,8 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 
 def _block_ends(group, ends):
-    """Return the ends of the blocks among the columns of a group of source ranks, where `ends` are the ends of each range or rank. A
-    group of one rank has a block for each range; several ranks share one block.
+    """Return the columns at which the blocks of a `group` of source ranks end. A group of one rank has a block for each range of
+    its columns, and `ends` are the ends of the ranges. Several ranks share one block, and `ends` are the ends of the ranks.
     """
     return ends if len(group) == 1 else ends[-1:]
 

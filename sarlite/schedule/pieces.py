@@ -45,7 +45,9 @@ class Arrival(NamedTuple):
 
     @property
     def n_columns(self) -> int:
-        """Number of the rows received in this piece that are sources of its edges, which are the columns of its CSR block."""
+        """Number of the arriving rows that are sources of the piece's edges (columns of its block): `n_rows`, or fewer in a
+        broadcast, which also brings rows that this rank does not need.
+        """
         return self.n_rows if self.needed is None else length(self.needed)
 
     def cut(self, n: int) -> list["Arrival"]:

@@ -103,8 +103,8 @@ def _difference(expected, taken):
 
 
 def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error text for each piece that has both this rank's and peers' rows, and for each piece whose block has another number
-    of columns than rows.
+    """Yield an error text for each piece that uses both this rank's and peers' rows, and for each piece with more or fewer rows
+    than its block has columns. `needs` has the number of this rank's rows.
     """
     for k, piece in enumerate(pieces):
         if piece.own and any(arrival.n_columns for arrival in piece.arrivals):

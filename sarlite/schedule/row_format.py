@@ -62,8 +62,9 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Return (gradient, row factors still to apply). A format that rounds returns `g` times the row factors `scale`, rounded, and
-        None; float32 returns (g, scale). `scale` None stands for 1.
+        """Prepare an output's gradient `g` for the edges that gather its rows; return (gradient, row factors that are still to be
+        applied). A format that rounds returns `g` times the row factors `scale` (None: 1), rounded, and None. Float32 returns `g`
+        and `scale` unchanged.
 
         Parameters
         ----------

@@ -52,8 +52,9 @@ class Schedule(NamedTuple):
         return sum(block.n_edges for block in self.plan.blocks)
 
     def run(self, arrays, on_block, keeps_rows=False, phase="forward", array_kinds=()):
-        """Fetch peers' rows of `arrays`, this rank's source rows, and call `on_block(block, rows)` for each block of edges with the
-        rows of its sources. Return these rows if `keeps_rows`, else None. Collective.
+        """Call `on_block(block, rows)` for each block of edges with the rows of its sources: `arrays`, this rank's own rows, or
+        rows fetched from peers. Return a list of the rows of each block if `keeps_rows`, else None. `array_kinds` has for each
+        array "rows", which are sent in the row format, or "scores"; the profile counts bytes under the name `phase`. Collective.
 
         This is SAR algorithm 1.
 
@@ -90,9 +91,9 @@ class Schedule(NamedTuple):
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", array_kinds=()):
-        """Call `on_block(block, rows, d_rows)` for each block of edges; it adds the gradients of the block's source rows to `d_rows`,
-        which are sent to the rows' owners and added to `d_arrays`. `rows` come from `block_rows` or, if None, are fetched from
-        `arrays`.
+        """Call `on_block(block, rows, d_rows)`, which adds the gradients of the block's source rows to `d_rows`, for each block of
+        edges. Each gradient is sent to its row's owner and added to `d_arrays` there. `rows` come from `block_rows`, the result of
+        `run`; without it they are fetched again, as in `run`, or None if `arrays` is None.
 
         This is SAR algorithm 2. Collective.
 
@@ -129,14 +130,15 @@ class Schedule(NamedTuple):
                 del buffer, d_rows
 
     def _rows(self, piece, rows, local, array_kinds):
-        """Return the source rows of `piece` as operators read them: `local` for this rank's own rows, else the peers' `rows`, decoded
-        from the format of messages.
+        """Return the source rows of `piece` as operators read them: `local`, this rank's own rows, or the rows received from peers,
+        `rows`, decoded from the format of messages. `array_kinds` has the kind of each array, "rows" or "scores".
         """
         return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
     def _backward_pieces(self, fetches):
         """Return the pieces of a backward pass in order. The piece of this rank's own rows comes last, computed while the last
-        gradients travel. If `fetches` (rows of peers are fetched again) and a thread fetches ahead, half of it comes first.
+        gradients travel. If a thread fetches peers' rows again (`fetches`), the own piece is halved, and its first half comes
+        first, computed while the first rows travel.
         """
         *peer_tiles, own_tile = self.plan.backward
         if not (fetches and self.transport.prefetch and peer_tiles):
@@ -146,8 +148,9 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """Number of gradient messages that may be in transit while the next block is computed. It is the number of peers of a piece;
-        for pieces of one peer the number of pieces per peer, or 0 without prefetch.
+        """Number of gradient messages that may be in transit while the next block is computed. If a piece has rows of several
+        peers, this is the number of its peers. If not, this is the number of pieces that have rows of the same peer, or 0 without
+        prefetch.
         """
         first = self.plan.backward[0]
         if len(first.arrivals) > 1:

@@ -194,15 +194,8 @@ class Fetch(Transfer):
             wait_all(sends)
 
     def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
-        """Receive the peers' rows of `piece`, and send this rank's rows that peers need at the same time. Return (received rows,
-        requests of the sends, which may still be in transit).
-
-        Returns
-        -------
-        rows : tuple of (n_rows, ...) array
-            Received rows.
-        sends : list of Request or None
-            Requests of the messages to peers, which may still be in transit.
+        """Receive the peers' rows of `piece`, and in the same exchange send the rows of this rank that peers need. Return the pair
+        of a tuple of received arrays, (n_rows, ...), and a list of requests of the sends, which may still be in transit.
         """
         buffer, rows = allocate(piece.n_rows, self.templates)
         self.profile.hold(buffer, piece.share)
@@ -217,8 +210,9 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
-        """Start to receive the rows of `arrival` into `views`, one per array. `message` is the buffer of bytes whose sections are the
-        views; None if they have no buffer of their own. Return a function that waits for the rows.
+        """Start to receive the rows of `arrival` into the arrays `views`; return a function that waits for the rows. `message` is
+        the buffer of bytes that holds the views one after the other, so that one message can fill them all; None if there is no
+        such buffer.
 
         Parameters
         ----------
@@ -284,7 +278,8 @@ class NoFetch:
 
 
 class Push(Transfer):
-    """Sends gradients of peers' rows to their owners, and adds the gradients that peers send to `d_arrays`.
+    """Context that sends the gradients of peers' rows to the rows' owners, and adds to `d_arrays` the gradients of this rank's rows
+    that peers send.
 
     Parameters
     ----------
@@ -306,8 +301,8 @@ class Push(Transfer):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (buffer, views) for the gradients of the rows of `piece`: the message to the rows' owners, and zeros in it, one array
-        per input, to which a block adds. For this rank's own rows they are None and `d_arrays`.
+        """Return (buffer of bytes, arrays of zeros in the buffer, one per input), to which a block adds the gradients of the peers'
+        rows of `piece`, and which is then sent to the rows' owners. For a piece of this rank's own rows return (None, `d_arrays`).
         """
         if not piece.arrivals:
             return None, self.d_arrays
@@ -328,8 +323,9 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival, message):
-        """Start to send `message`, the gradients of an arrival's rows, to their owner, and to receive gradients of the rows sent to
-        `arrival.target` before. Earlier exchanges end first, so that at most `depth` are in progress.
+        """Start to send `message`, the gradients of the rows of `arrival`, to the rank that owns these rows. Also start to receive
+        the gradients of the rows that were sent to rank `arrival.target`. Wait for earlier exchanges, so that at most `depth` are
+        in progress.
         """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)

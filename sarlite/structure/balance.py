@@ -65,8 +65,8 @@ def by_degrees(mean: float, deviation: float) -> tuple[str, ...]:
 
 
 def weights(degrees: Array, balance: Sequence[str]) -> Array | None:
-    """Return node weights, (n_nodes,) int64, for METIS: their sums are balanced, so that the counts in `balance`, "nodes" or
-    "edges" (in-edges, `degrees` of each node), are even. None, for equal weights, if "edges" is not in `balance`.
+    """Return the node weights, (n_nodes,) int64, whose sums METIS makes equal in all parts: the in-degree (`degrees`), plus a
+    constant if `balance` names "nodes" beside "edges". Return None, for equal weights, if `balance` does not name "edges".
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at

@@ -136,8 +136,8 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self) -> "Edges":
-        """Return these edges as an object without stored results: a copy for a `ColumnRange`, whose computed CSR is freed with the
-        copy; else `self`, which computes no CSR.
+        """Return the same edges for one use: a `ColumnRange` returns a copy, so that the CSR that is computed and stored is freed
+        with the copy; all other edges return `self`.
         """
         return self
 

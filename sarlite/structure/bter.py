@@ -208,8 +208,9 @@ def _sorted(parts: Iterable[Array]) -> Array:
 
 def compare(indptr: Array, indices: Array, counts: Array, clustering: Array, sample: int = 200,
             seed: int = 0) -> list[dict[str, Any]]:
-    """Compare a graph's CSR with what `bter` was asked for, `counts` and `clustering` of each degree. Return one dict for each
-    range of degrees, with pairs (wanted, actual); the clustering of at most `sample` nodes of a range is measured.
+    """Compare a graph, given as a CSR, with the values that `bter` drew it for: `counts`, the number of nodes, and `clustering`,
+    the clustering coefficient, of each degree. Return a list with a dict of pairs (wanted, actual) for each range of degrees. The
+    actual clustering is a mean over at most `sample` random nodes of the range.
 
     Parameters
     ----------

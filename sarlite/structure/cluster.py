@@ -47,20 +47,20 @@ def clusters(edges: ReadableEdges, most: int, *, tell: Callable[[str], object] =
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
     for pass_index in range(PASSES):
         tell(f"stream {pass_index + 1}")
-        moved = sum(_place(labels, sizes, most, pass_index, *block) for block in blocks(edges, 1))
+        moved = sum(_move_nodes(labels, sizes, most, pass_index, *block) for block in blocks(edges, 1))
         if moved <= _STILL * edges.n_nodes:
             break
     return labels
 
 
-def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
+def _move_nodes(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, first: int, last: int, degrees: Array,
            sources: Array) -> int:
-    """Move each of the nodes first .. last - 1 to the cluster of most of its in-neighbours, while the cluster has less than
-    `most_nodes` nodes; return how many moved. `cluster_of` and `cluster_sizes` are changed in place. `degrees` and `sources` are
-    the nodes' in-degrees and in-neighbours.
+    """Move each of the nodes first .. last - 1 to the cluster of most of its in-neighbours, while that cluster has fewer than
+    `most_nodes` nodes; return how many moved. `sources` lists the in-neighbours node after node, `degrees` how many each node has.
+    `cluster_of` and `cluster_sizes` are changed in place; `pass_index` is hashed to break ties.
     """
     current = cluster_of[first:last].astype(np.int64)
-    best = _wanted(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)
+    best = _majority_clusters(cluster_of, cluster_sizes, most_nodes, pass_index, current, degrees, sources)
     moving = np.flatnonzero(best != current)
     by_target = moving[np.argsort(best[moving], kind="stable")]
     targets = best[by_target]
@@ -71,10 +71,11 @@ def _place(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index:
     return entering.size
 
 
-def _wanted(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
+def _majority_clusters(cluster_of: Array, cluster_sizes: Array, most_nodes: int, pass_index: int, current: Array, degrees: Array,
             sources: Array) -> Array:
-    """Return for each node of a block the cluster of most of its in-neighbours (`degrees` of them, listed in `sources`). Clusters
-    with `most_nodes` nodes are left out, except the node's `current` one. A hash with `pass_index` breaks ties.
+    """Return, for nodes in the clusters `current`, the cluster of most of each node's in-neighbours. `sources` lists the
+    in-neighbours node after node, `degrees` how many each node has. A cluster of `most_nodes` nodes admits no other node; a hash
+    with `pass_index` breaks ties.
     """
     keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | cluster_of[sources]
     keys.sort()

@@ -58,8 +58,8 @@ def pick(rng: np.random.Generator, sums: Array, low: Array | float, high: Array 
 
 
 def pick_outside(rng: np.random.Generator, sums: Array, low: Array | float, high: Array | float, size: int) -> Array:
-    """Return `size` nodes drawn in proportion to weights, whose running sums are `sums`, but none whose weights lie between the
-    running sums `low` and `high`.
+    """Return `size` random nodes as `pick` does, but exclude the nodes between the running sums `low` and `high`: a node is drawn
+    in proportion to its weight, where `sums` are the running sums of the weights.
     """
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
@@ -71,8 +71,8 @@ def _locate(sums, points):
 
 def distinct_pairs(rng: np.random.Generator, draw: Callable[[int], tuple[Array, Array]], n_pairs: int,
                    nodes: int) -> tuple[Array, Array]:
-    """Return (one end, other end) of `n_pairs` distinct unordered pairs of different nodes. draw(size) is called, until it has
-    returned enough: both ends, arrays of equal length, of up to `size` random edges.
+    """Return two arrays, the two ends of `n_pairs` distinct unordered pairs of different nodes. draw(size) returns the two ends of
+    up to `size` random edges, and is called until there are enough distinct pairs; if there are too many, `rng` chooses.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ class _Parts:
         loads = np.array([self.loads[rows].sum(axis=0) / max(self.share[rows].sum(), 1e-300) for rows in self.rows])
         n_near = np.bincount(near, minlength=n * self.n_parts).reshape(n, self.n_parts)
         score = n_near - self.price * loads.mean(axis=0) ** 0.5
-        new = _fitted(score, np.array(weights), self.loads, self.most)
+        new = _assign_within_limits(score, np.array(weights), self.loads, self.most)
         self.parts[first:last] = new
         return int(np.count_nonzero(new != old))
 
@@ -164,9 +164,10 @@ class _Parts:
         return [weights for name in self.names for weights in rows[name]()]
 
 
-def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
-    """Assign each of n nodes to its part of highest `score`, (n, n_parts), where the amounts that the node adds, `weights`,
-    (n_counts, n), keep `loads` within `most`, both (n_counts, n_parts). Add the amounts to `loads`; return each node's part.
+def _assign_within_limits(score: Array, weights: Array, loads: Array, most: Array) -> Array:
+    """Assign each of n nodes to the part of highest `score`, (n, n_parts), that has room for the node, or to the least full part if
+    none has; return each node's part. Node i adds weights[:, i] to the counts of its part, such as its numbers of nodes and of
+    edges. `loads`, the counts so far, are updated; `most` are their limits, both (n_counts, n_parts).
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
             score[np.ix_(weight > 0, full)] = -np.inf
         best = score.argmax(axis=1)
         if not np.isfinite(score[np.arange(left.size), best]).all():
-            return _anywhere(score, weights, loads, most, chosen, left)
+            return _assign_one_by_one(score, weights, loads, most, chosen, left)
         order, fits = _first_that_fit(score, best, weights[:, left], most - loads)
         placed, rest = order[fits], order[~fits]
         chosen[left[placed]] = best[placed]
@@ -196,8 +197,9 @@ def _fitted(score: Array, weights: Array, loads: Array, most: Array) -> Array:
 
 
 def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> tuple[Array, Array]:
-    """Return (nodes sorted by `best`, the part that each wants; mask of the nodes that get in). Nodes enter a part while their
-    `weights`, (n_counts, n), fit into its `room`, (n_counts, n_parts), those first that lose most elsewhere by `score`.
+    """Decide which nodes may enter the part that each prefers, `best`; return (nodes sorted by this part, mask of the sorted nodes
+    that may enter). Nodes enter a part as long as the sums of their `weights`, (n_counts, n), fit into its `room`, (n_counts,
+    n_parts). The nodes whose `score` drops most in any other part come first.
     """
     top = score[np.arange(best.size), best]
     others = score.copy()
@@ -211,9 +213,10 @@ def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> t
     return order, fits
 
 
-def _anywhere(score: Array, weights: Array, loads: Array, most: Array, chosen: Array, left: Array) -> Array:
-    """Write a part for each of the nodes `left` to the array `chosen`, and return `chosen`. The part is the one of best `score`
-    where the node's `weights` keep `loads` within `most`; if there is none, the least full part. `loads` are updated.
+def _assign_one_by_one(score: Array, weights: Array, loads: Array, most: Array, chosen: Array, left: Array) -> Array:
+    """Assign each of the nodes `left` to the part of highest `score` whose `loads` plus the node's `weights` stay within `most`, or
+    to the least full part if there is none. score[k] belongs to left[k]. Write the parts to the array `chosen`, which is returned,
+    and add the weights to `loads`.
     """
     for row, node in enumerate(left):
         weight = weights[:, node, None]
@@ -263,9 +266,8 @@ def _row_pieces(edges: ReadableEdges, most: int) -> Iterator[tuple[int, int, Arr
 
 def blocks(edges: ReadableEdges, n_parts: int, most_edges: int = BLOCK_EDGES) -> Iterator[tuple[int, int, Array, Array]]:
     """Yield (first node, node after the last, in-degrees, sources of the in-edges) for consecutive ranges of nodes. A range has at
-    most `most_edges` edges, and fewer nodes for more `n_parts`, so that a number for each node and part fits into memory.
-
-    An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
+    most `most_edges` edges, unless it is a single node, and so few nodes that an array of a number for each node and each of
+    `n_parts` parts fits into `BLOCK_BYTES`.
     """
     most_nodes = max(1, min(_BLOCK_NODES, max(16, edges.n_nodes // _BLOCKS), (BLOCK_BYTES >> 5) // n_parts))
     for first, _, ends in _row_pieces(edges, most_edges):

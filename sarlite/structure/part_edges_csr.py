@@ -108,9 +108,9 @@ class EdgesByOwner(NamedTuple):
 
     def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
                offsets: Sequence[int], dtype: DType) -> list[Block]:
-        """Return the edges as a list of Blocks. A group of several source parts becomes one block, and `ends` says where each
-        part's columns end; the one part of another group is divided at `ends` into blocks. `src_ids` and `offsets` have an entry
-        for each block.
+        """Return these edges as a list of Blocks. A group of several source parts in `groups` becomes one block; a group of one
+        part becomes a block for each range of its columns. ends[k] are the columns at which each part, or each range, of group k
+        ends. `src_ids`, the ids of a block's columns, and `offsets`, the number of columns before it, have an entry for each block.
 
         The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
         destination rows with edges.
@@ -146,9 +146,9 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs: list[tuple[Any, Any]], members: list[list[int]]) -> Callable[[int], Any]:
-        """Return a function from a block's number to (EdgeOrder of the part, numbers of its entries that make up the block), or to
-        None if the block has all edges. `csrs` has (destination rows, row pointers) of each block, `members` the source parts of
-        each block.
+        """Return a function f: f(k) is (EdgeOrder of the part, numbers of the sets of edges in the EdgeOrder that make up block k),
+        or None if block k has all edges or stores their positions. csrs[k] is (destination rows, row pointers) of block k, and
+        members[k] the list of its source parts.
         """
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
@@ -161,8 +161,9 @@ class EdgesByOwner(NamedTuple):
         return lambda k: (order, [by_source.index(k)])
 
     def _ranges(self, group: list[int], ends: list[int]) -> Iterator[tuple[Any, Array]]:
-        """Yield (positions of the edges in this part's CSR, their CSR columns) for each block that is made of the source parts
-        `group`. One part is divided at the columns `ends`, and a block's columns count from 0.
+        """Yield (positions of the edges in this part's CSR, their columns in the block) for each block of a `group` of source
+        parts. Several parts share one block, where `ends` are the ends of each part's columns. One part has a block for each range
+        of its columns; the ranges end at `ends`.
         """
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
@@ -191,9 +192,9 @@ def _as(array: Array | None, dtype: DType) -> Array | None:
 
 
 def _rows_with_edges(indptr: Array, where: Any, keep_all: bool) -> tuple[Array | None, Array]:
-    """Return (destination of each CSR row, row pointers) of the edges at the positions `where` of a CSR with the row pointers
-    `indptr`. Rows without edges are left out unless `keep_all` is True or few are empty; then the first result is None, for all
-    rows.
+    """Return (destination row of each CSR row, row pointers) of a CSR of the edges at the positions `where` of another CSR, with
+    the row pointers `indptr`. Rows without edges are left out, unless `keep_all` is True or they are fewer than about a third; then
+    the first result is None, for all rows.
     """
     if isinstance(where, slice):
         return None, indptr

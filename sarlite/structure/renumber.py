@@ -46,9 +46,10 @@ def inverse(permutation: Array) -> Array:
 def edges_in_order(indptr: Array, indices: Any, rows: Array, cuts: ArrayLike = (), *, sort: bool = False,
                    read: Callable[[Any, Array], Array] | None = None,
                    new_row: Array | None = None) -> Iterator[tuple[int, int, Array, Array]]:
-    """Yield the in-edges of a graph (CSR `indptr`, `indices`) in the order of permuted rows: new row i is row rows[i]. Each chunk
-    is (first new row, new row after the last, edge positions in `indices`, new row numbers of the sources). A chunk also starts at
-    each new row in `cuts`.
+    """Yield the in-edges of a graph (CSR `indptr`, `indices`) in chunks, with its rows permuted: new row i is old row rows[i]. A
+    chunk is (first new row, new row after the last, positions of the edges in `indices`, new row numbers of the sources). A chunk
+    also starts at each new row in `cuts`; `sort` sorts the sources of each new row. `read(indices, positions)` reads sources from a
+    file (None: indexing); `new_row` has the new number of each source (None: the inverse of `rows`).
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from sarlite.types import Array
 
 
 class Joined(NamedTuple):
-    """Graph of the nodes of all types, numbered from 0 through all types in their order, with the edges of all relations.
+    """One graph with the nodes of all types, numbered type after type, and the edges of all relations.
 
     Attributes
     ----------

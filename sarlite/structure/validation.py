@@ -47,8 +47,9 @@ def array(name: str, data: Any) -> Array:
 
 def integers(name: str, data: Any, *, length: int | None = None, start: int = 0, stop: int = 1 << 63, what: str = "id",
              entry: str = "entry {at} is {value},", first: int = 0) -> Array:
-    """Return `data`, (length,) integers in start .. stop - 1, as int32 or int64; raise a DataError if they are not (`length` None:
-    any number). The texts `name`, `what`, `entry` and the position `first` appear in the error.
+    """Return `data` as a contiguous int32 or int64 array; raise a DataError that names `name` unless `data` has `length` (None: any
+    number of) integers in start .. stop - 1. Only the error's text uses `what` (name of an entry), `entry` (format of the text
+    about a bad entry) and `first` (position of data[0] in a larger array).
 
     Parameters
     ----------

@@ -141,8 +141,8 @@ _PLAIN = (type(None), int, float, str, type, np.dtype, Rows)
 
 
 def _arrays(residuals: Sequence[object]) -> tuple[list[Any], bool]:
-    """Return (all arrays in the nested sequences `residuals`, True if every other entry is one that cannot hold an array, such as a
-    number).
+    """Return (list of all arrays in the nested sequences `residuals`, complete). `complete` is False if some other entry may hold
+    an array that is not in the list; None, numbers, texts and types cannot.
     """
     arrays, complete = [], True
     for value in residuals:

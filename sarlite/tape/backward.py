@@ -43,8 +43,8 @@ def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of the gradients that have arrived during a backward pass: at nodes whose vjp has not run yet, and at ends. An end is a
-    leaf, or a node recorded at or before the time `since`, where the pass stops.
+    """Sums of the gradients that have arrived so far in a backward pass at its nodes, whose vjps have not run yet, and at its ends,
+    where the pass stops. An end is a leaf, or a node recorded at or before the time `since`.
 
     Attributes
     ----------
@@ -59,7 +59,9 @@ class Arrivals:
         self._cells: dict[int, Cell] = {}
 
     def add(self, sink: Sink, cell: Cell) -> None:
-        """Add the gradient cell[0] to the sum of gradients at `sink`, a tape node or a leaf. The caller must not use `cell` afterwards."""
+        """Add a gradient to the sum at `sink`, a tape node or a leaf. `cell` is a list whose only item is the gradient; the caller
+        must not use the list afterwards.
+        """
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):
@@ -79,7 +81,9 @@ class Arrivals:
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, Array]:
-        """Return {id(t): gradient} of the tensors where this backward pass stops: leaves, and nodes from before its part of the tape."""
+        """Return {id(end): gradient} of the ends that a gradient has reached. The ends, where this pass stops, are the leaves and
+        the nodes recorded at or before the time `since`.
+        """
         return {key: _to_array(self._cells[key]) for key in self.ends}
 
     def leaves(self) -> Iterator[tuple[Leaf, Cell]]:
@@ -90,7 +94,9 @@ class Arrivals:
 
 
 def _to_array(cell: Cell) -> Any:
-    """Return the gradient cell[0] as an array, which also replaces cell[0]."""
+    """Convert the gradient in `cell`, a list of one item, to an array if it has another form; store the array in `cell` and return
+    it.
+    """
     if isinstance(cell[0], Summand):
         cell[0] = cell[0].array()
     elif not isinstance(cell[0], np.ndarray):
@@ -99,8 +105,8 @@ def _to_array(cell: Cell) -> Any:
 
 
 def _add_to(before: list[Any], cell: list[Any]) -> None:
-    """Replace the array before[0] by its sum with the gradient cell[0]. The sum is written into one of the two arrays if nothing
-    else refers to that array.
+    """Add the gradient in `cell` to the array in `before`, both lists of one item, and store the sum in `before`. The sum is
+    written into the memory of one of the two arrays if nothing else refers to that array.
     """
     total = writable(before)
     if total is not None and isinstance(cell[0], Summand):
@@ -162,14 +168,16 @@ def _pass(node: Node, arrivals: Arrivals, release: bool) -> None:
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Return {id(end): gradient} computed backward from `seeds`, pairs (tensor, gradient of the loss). Ends are the leaves, and the
-    nodes recorded at or before time `since` (-1: leaves only).
+    """Run the vjps backward from `seeds`, pairs (tensor, gradient of the loss); return {id(end): gradient}. The ends, where the
+    pass stops, are the leaves and the nodes recorded at or before time `since` (-1: leaves only).
     """
     return carry(seeds, since).arrays()
 
 
 def accumulate(leaf: Leaf, cell: Cell) -> None:
-    """Add the gradient cell[0] to `leaf.grad`. The array may become `leaf.grad` itself, so the caller must not use it afterwards."""
+    """Add the gradient in `cell`, a list of one item, to `leaf.grad`. The array may become `leaf.grad` itself, so the caller must
+    not use it afterwards.
+    """
     if isinstance(cell[0], RowGradient):
         leaf.add_rows(cell[0])
         return

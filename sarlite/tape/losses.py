@@ -28,8 +28,8 @@ PART_VALUES = 1 << 15
 
 
 def _label_index(labels: Array, rows: Array | None) -> tuple[Array, Array]:
-    """Return (row numbers, labels) of the selected `rows`, an index into logits (n, n_classes). `labels` has the class of each of
-    the n rows; if `rows` is None, all rows are selected.
+    """Return the pair (row numbers, labels) that indexes logits, (n, n_classes), at the labels of the selected `rows` (None: of all
+    rows). `labels` has the class of each of the n rows.
     """
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
@@ -43,8 +43,9 @@ def _reduced(losses: Array, weight: Array | None, divisor: float | None) -> Arra
 
 
 def _row_factor(g: Array, weight: Array | None, divisor: float | None) -> Array | float:
-    """Return the gradient with respect to the losses of k rows, given g, the gradient of a result of `_reduced` with the same
-    `weight` and `divisor`: an array (k, 1), or a number if it is equal for all rows.
+    """Return the gradient with respect to k losses of sum(losses * weight) / divisor, or of losses * weight if `divisor` is None,
+    where `weight` None stands for 1. `g` is the gradient of this result. The gradient has the shape (k, 1), or is a number that is
+    equal for all losses.
     """
     factor = float(g) / divisor if divisor is not None else g[:, None]
     return factor if weight is None else (factor * weight[:, None]).astype(weight.dtype, copy=False)

@@ -35,7 +35,9 @@ def _layer_norm_vjp(g, wants_grad, residuals, eps):
 
 
 def _layer_norm_dx(g: Array, normal: Array, inv_std: Array) -> Array:
-    """Return the gradient of x, inv_std * (g - mean(g) - normal * mean(g normal)), for the gradient g of normal = (x - mean) * inv_std."""
+    """Return the gradient with respect to x from g, the gradient with respect to normal = (x - mean) * inv_std: inv_std * (g -
+    mean(g) - normal * mean(g normal)).
+    """
     mean_g, mean_gn = (reductions.mean(a, -1, keepdims=True) for a in (g, g * normal))
     return inv_std * (g - mean_g - normal * mean_gn)
 

@@ -156,7 +156,8 @@ class Node:
         self.numerics, self.time = current(), now()
 
     def vjp(self, cell: list[Gradient]) -> Sequence[Gradient | None]:
-        """Return the gradient, or None, of each sink (gradient receiver) from cell[0], the gradient of the node's result.
+        """Return the gradient, or None, of each sink (gradient receiver). `cell` is a list whose only item is the gradient of the
+        node's result.
 
         The gradient is removed from `cell`, so that only the vjp refers to the gradient and may overwrite it.
         """

@@ -61,8 +61,8 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Return for each rank (positions in `rows`, positions in the rank's list) of those local `rows` that the rank has as halo. A
-        rank's list has all of this rank's rows that it has as halo.
+        """Return for each rank the pair (positions in `rows`, positions in the rank's list) of those local `rows` that the rank has
+        as halo. The rank's list has all rows of this rank that the other rank has as halo.
 
         Parameters
         ----------
@@ -158,8 +158,8 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return for each rank (positions in its halo list, None, values) of those `rows` that it has as halo. `h` has the values of
-        `rows`; `asked` is not used, because peers request nothing.
+        """Return for each rank (positions in its halo list, None, values) of those `rows` that it has as halo. `h` has the values
+        of `rows`, which `step` computed; None says that no row is older. `asked` is not used, because peers request nothing.
 
         At most `limit` rows are drawn for each rank.
         """
@@ -197,12 +197,14 @@ class DemandPush:
                  features: Array | None = None) -> None:
         self._lists, self._once, self._constant = lists, once, features is not None
         self.table = RowTable(max(len(lists.rows), 1), len(lists.rows), life)
-        self._sent = self._nothing_sent()
+        self._sent = self._new_sent_record()
         if features is not None:
             self._put(lists.rows, 0, features[lists.rows])
 
-    def _nothing_sent(self) -> list[Array]:
-        """Return the initial record of sent versions: for each peer -1 for each row that may be sent to it; [] if no record is kept."""
+    def _new_sent_record(self) -> list[Array]:
+        """Return a new record of the versions sent to each peer: an array with an entry for each row of the peer's list, -1 for a
+        row that was not sent, else the step that computed the version. Return [] if a version may be sent again.
+        """
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
@@ -266,11 +268,11 @@ class DemandPush:
             The state was saved with other lists.
         """
         self.table.load(state if "halo" in state else self._by_age(state))
-        self._sent = self._nothing_sent()
+        self._sent = self._new_sent_record()
 
     def _by_age(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """Return `state`, a table of an older checkpoint with a step for each listed row, in the form that `RowTable.load` takes.
-        The entry is the step that computed the row, or -1 for a row that was not computed.
+        """Convert `state`, the table of newest rows in the format of older checkpoints, to the format that `RowTable.load` takes,
+        with the rows ordered by age. state["made"] has the step that computed each listed row, -1 for a row that was not computed.
         """
         steps, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
         computed = np.flatnonzero(steps >= 0)
@@ -282,8 +284,9 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Draw at most `limit` rows (None: take all) with probabilities by `weights`, and random numbers by `variates_key` and the rows'
-    global `ids`. Return the drawn entries of `places` and `slots`, the rows' positions in two lists.
+    """Choose at most `limit` rows (None: all) at random, with probabilities in proportion to `weights`; return the chosen entries
+    of `places` and `slots`, the rows' positions in two lists. The choice depends on `variates_key` and on the rows' global `ids`,
+    not on their order.
 
     Rows are drawn without replacement: the chosen rows have the smallest -log(u) / weight, where u in (0, 1) is a hash of
     (variates_key, id).

@@ -71,8 +71,9 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own_tile, peer_tiles):
-        """Return the list of `n` pieces, one for each range of rows, for the stage when rank `root` broadcasts. Their edges come from
-        `own_tile` and `peer_tiles`, the results of `needs.tiles`.
+        """Return a list of `n` pieces, one for each range of the rows of rank `root`, for the stage when `root` broadcasts. Their
+        edges come from `own_tile`, the piece of edges out of this rank's rows, or from `peer_tiles`, the pieces of edges out of
+        peers' rows.
         """
         ranges = needs.ranges(root, n)
         if root == needs.rank:

@@ -59,9 +59,8 @@ class Sequential:
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return the number of parts that each peer's rows are divided into in the backward pass: about `pieces` parts over all peers, each
-    of at least `rows` rows. `needs` has the numbers of rows.
-
-    The number is the same on every rank.
+    """Return the number of parts, at least 1 and equal on all ranks, that each peer's rows are divided into in the backward pass.
+    The peers together have about `pieces` parts, unless a part would have fewer than `rows` rows; `needs` has the numbers of ranks
+    and rows.
     """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))
