@@ -25,7 +25,8 @@ class Decision(NamedTuple):
     thresholds: Array
 
     def of(self, output: Array, several: bool) -> Array:
-        """Return the predicted class of each row of `output`, logits of two classes or, if `several`, 0 or 1 for each label of each row.
+        """Return the prediction for each row of logits in `output`: the index of one of two classes or, if `several` (several labels per
+        row), 0 or 1 for each label.
 
         Parameters
         ----------

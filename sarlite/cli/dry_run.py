@@ -17,8 +17,8 @@ from sarlite.types import JsonObject
 
 
 def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, limit: MemoryLimit) -> JsonObject:
-    """Measure the time, sent bytes and memory of two training steps and one evaluation of `trainer`; print and return the
-    measurements. The memory `limit` is checked after the first step. Collective.
+    """Measure the time, sent bytes and memory of two training steps and one evaluation of `trainer` on the data `part`; print and return
+    the measurements. The memory `limit` is checked after the first step. Collective.
 
     The first step also allocates memory and fetches rows that are fetched once. The second step is like all later
     steps.

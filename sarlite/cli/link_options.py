@@ -255,8 +255,8 @@ class LinkOptions:
         return labels or empty
 
     def decoded(self, encoder: Encoder, rng: Random, dtype: str, nodes: Graph | NodeType, n_out: int) -> LinkPredictor:
-        """Return a model of `encoder`, which computes a row for each node, and a decoder, which turns the rows of a pair into a
-        score or, for labels of edges, into `n_out` numbers. `rng` draws the decoder's parameters.
+        """Return a model of pairs of nodes: `encoder` computes a row for each node of the graph `nodes`, and a decoder turns the two rows
+        of a pair into a score or, for labels of edges, into `n_out` numbers. `rng` draws the decoder's parameters.
 
         Parameters
         ----------

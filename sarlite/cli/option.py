@@ -220,7 +220,9 @@ def option(default: OptionValue, help: str, **metadata: Any) -> Any:
 
 
 def fixed_option(default: OptionValue, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field that is an option of a command which a resumed run cannot change. `metadata` has attributes of `Option`."""
+    """Return a dataclass field for an option that a resumed run cannot change, with the default `default` and the help text `help`.
+    `metadata` has further attributes of `Option`.
+    """
     return option(default, help, on_resume="fixed", **metadata)
 
 

@@ -246,8 +246,9 @@ def _score_functions(decoder, linked):
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Score the node pairs of `pairs`. Return for each pair (score, rank of its destination among all destinations of its source, from 1
-    for the best), shape (n_pairs, 2). Pairs in `excluded`, arrays of keys by relation, do not count in ranks. Collective.
+    """Score the node pairs in `pairs` by `decoder`, from the encoder's output rows `node_rows`. Return for each pair (score, rank of its
+    destination among all destinations of its source, from 1), (n_pairs, 2). Pairs with keys in `excluded`, by relation, do not count.
+    Collective.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
@@ -257,9 +258,9 @@ def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
 
 
 def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
-    """Find the `config.top` likeliest destinations of each source. Return (`PredictionRequest` of the sources, [ids of the destinations,
-    their scores], shapes (n_sources, top)). Destinations in `excluded`, keys of (source, destination) pairs by relation, are left out.
-    Collective.
+    """Find the `config.top` likeliest destinations of each source; `sources_by_relation` has a `PredictionRequest` for each relation in
+    `linked`. `decoder` scores pairs of the encoder's output rows `node_rows`; pairs with keys in `excluded`, by relation, are left out.
+    Return (`PredictionRequest` of all sources, [ids of their destinations, scores]). Collective.
     """
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):

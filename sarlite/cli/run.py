@@ -233,8 +233,8 @@ def _task(run, part):
 
 
 def _fit(run, trainer, part, saving, tick, memory_limit):
-    """Train until the last epoch or a signal; `saving` writes files and checkpoints. Return (list of each epoch's seconds, total seconds,
-    recorded trace or None, the dict of the best model's outcome or None). Collective.
+    """Train until the last epoch or a signal; `saving` writes files and checkpoints, and `memory_limit` is checked after the first step.
+    Return (list of each epoch's seconds, total seconds, recorded trace or None, the dict of the best model's outcome or None). Collective.
 
     Returns
     -------
@@ -294,8 +294,9 @@ def _fit(run, trainer, part, saving, tick, memory_limit):
 
 
 def _report(run, trainer, part, saving, baseline_scores, epoch_seconds, total_seconds, recorded_trace, best_outcome):
-    """Write the trace, apply Correct and Smooth, print and write the results, and return the run's measurements as a dict. The scores,
-    seconds, trace and outcome are measured before. After a signal, the process exits before Correct and Smooth. Collective.
+    """Write the trace, apply Correct and Smooth, print and write the results, and return the run's measurements as a dict. The arguments
+    after `saving` were measured during training. After a signal, which `saving` has noticed, the process exits before Correct and Smooth.
+    Collective.
     """
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:

@@ -171,8 +171,8 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
-    """Draw the values of `trials` runs with an Optuna sampler of the kind `method` and the seed `seed`. Yield (list of Optuna trials,
-    study) for each wave: up to `jobs` runs that train at the same time.
+    """Draw values of the options in `search` for `trials` runs, with an Optuna sampler of the kind `method` and the seed `seed`. Yield
+    (list of Optuna trials, study) for each wave: up to `jobs` runs that train at the same time.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 
@@ -217,7 +217,7 @@ def _distribution(distributions: ModuleType, kind: object, value: list[OptionVal
 
 
 def chosen(search: Search, trial: OptunaTrial) -> dict[str, OptionValue]:
-    """Return {option: value} of the searched options of `trial`, one drawn set of values."""
+    """Return {option: value} for the searched options in `search`, taken from `trial`, one drawn set of values."""
     return {name: json.loads(trial.params[name]) if isinstance(value, list) else trial.params[name]
             for name, value in search.values.items()}
 
@@ -310,8 +310,8 @@ class Runner:
 
 
 def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, seed: int) -> list[Result]:
-    """Train `trials` runs of a sweep with values that `method` draws, `jobs` at a time, in the folder `folder`. Return the results,
-    the best first.
+    """Train `trials` runs with values of the options in `search` that `method` draws with the seed `seed`, `jobs` runs at a time, in
+    subfolders of `folder`. Return the results, the best first.
 
     Parameters
     ----------

@@ -149,8 +149,8 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
 def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_folder: str | Path, command_options: OptionValues,
               tick: Callable[[], object]) -> Shard:
     """Load this rank's part of the data that --data or, without it, the checkpoint names, with the class and feature numbers of training,
-    matched by name. `command_options` are checked together with the run's. Temporary files are in `scratch_folder`, and `tick()` reports
-    progress. Collective.
+    matched by name. `command_options` are checked together with the run's options. `threads` is the number of threads, `scratch_folder` is
+    for temporary files, and `tick()` reports progress. Collective.
 
     Parameters
     ----------
@@ -354,8 +354,8 @@ def _check_stored_path(comm, trained, loaded):
 
 def _learned_rows_lines(model, matched, data_row_keys, other_data):
     """Yield warnings about parameters with a learned row for each node: nodes without a row in the checkpoint, or rows matched by position
-    although the data are others (`other_data`). `matched` maps each parameter to its match of rows by node names, None if there are no
-    names.
+    although the data are others (`other_data`). `matched` maps each parameter to its match of rows by node names, or None; `data_row_keys`
+    has the parameters whose nodes have names in the data.
     """
     types = {name: parameter.node_type for name, parameter in model.named_parameters()}
     for name, rows in matched.items():

@@ -242,7 +242,7 @@ def _cores():
 def _quota(mount_folder: Path = Path("/sys/fs/cgroup"),
            membership_file: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
     """Return (folder, number of cores as a Fraction) of the control group that limits this process to the fewest cores; None without a
-    limit.
+    limit. Control groups are folders in `mount_folder`, and `membership_file` names the groups of this process.
 
     Parameters
     ----------

@@ -108,7 +108,9 @@ def check_calls(call_texts, error=None):
 
 
 def check_received(n_bytes, expected, peer, tag):
-    """Raise a ShapeError unless the message from rank `peer` has the `expected` number of bytes, the size of the buffer."""
+    """Raise a ShapeError unless the message from rank `peer` with the tag `tag` had `n_bytes` equal to `expected`, the size of the buffer
+    in bytes.
+    """
     if n_bytes != expected:
         raise ShapeError(f"rank {peer} sent {n_bytes} bytes with tag {tag} where {expected} were expected: the dtype or the "
                          "width of the rows differs between the ranks")

@@ -94,9 +94,9 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into training, validation and test links, draw negatives (node pairs without a link), and return all as
-    `Links`. `val` and `test` are shares, lists of node pairs, or a time; `relation` chooses the edge types whose edges are links.
-    Collective.
+    """Divide a graph's edges into training, validation and test links, by `val` and `test` (shares, node pairs, or a time) or by the code
+    of each edge in `split`; `relation` chooses the edge types. Draw `negatives` or, in evaluation, `eval_negatives` node pairs without a
+    link for each link. Return `Links`. Collective.
 
     Messages pass only along training links and self loops.
 
@@ -386,7 +386,7 @@ def _checked_sampler(ends: Sequence[Ends], sampler: str | ArrayLike) -> str | Ar
 
 def _checked_options(disjoint: float, negatives: int, eval_negatives: int | str, seed: int,
                      filtered: bool) -> tuple[float, int, int | str, int, bool]:
-    """Check these arguments of `split_links` and return them; a ConfigError names a wrong argument."""
+    """Check arguments of `split_links`, which have the same names, and return them in this order; a ConfigError names a wrong argument."""
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     if isinstance(eval_negatives, str):
@@ -399,7 +399,7 @@ def _checked_options(disjoint: float, negatives: int, eval_negatives: int | str,
 
 
 def _id_error(nodes: NodeRows) -> ConfigError | None:
-    """Return a ConfigError that names the first id of this rank's nodes above n_nodes - 1; None if there is no such id."""
+    """Return a ConfigError if an id of this rank's nodes is above n_nodes - 1, with the first wrong id in the message; otherwise None."""
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
     text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None

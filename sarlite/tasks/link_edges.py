@@ -81,7 +81,7 @@ class LinkEdges(NamedTuple):
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Ids of the sources and of the destinations, two (n_edges,) arrays."""
+        """Pair (ids of the sources, ids of the destinations) of the edges, (n_edges,) each."""
         return self.sources, self.nodes.dst_ids[self.rows]
 
 
@@ -109,8 +109,8 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Graph, node_type: str, names: Mapping[str, Names]) -> "Linked":
-        """Return a `Linked` without links, for predictions of the nodes of the one type `node_type` of `graph`. It has the names of the
-        nodes if `names` has the type.
+        """Return a `Linked` without links, for commands that predict nodes: it describes the nodes of the type `node_type` in `graph`.
+        `names` has the names of the nodes by node type, if they have names.
         """
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])

@@ -34,7 +34,7 @@ class LinkAveragePrecision(ScoreMetric):
 
 
 class LinkRank(MeanMetric):
-    """Ranking metric by link, such as MRR or Hits@K: the mean over links of a function of the link's position by score.
+    """Ranking metric such as MRR or Hits@K: the mean over links of a function of the link's rank among candidates by score.
 
     Parameters
     ----------

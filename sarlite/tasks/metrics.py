@@ -45,8 +45,8 @@ class Metric:
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the metric over all ranks, the same on every rank; None if it is undefined. The argument has the sums over ranks of the
-        arrays that `counts()` returns. Collective.
+        """Return the metric over all ranks, the same on every rank; None if it is undefined. `counts` is the sum over all ranks of the
+        arrays that the method `counts` returned. Collective.
 
         Parameters
         ----------
@@ -120,7 +120,9 @@ class MeanMetric(Metric):
         return None if not counts[0] else math.nan if counts[1] else self.of(means)
 
     def of(self, means: list[float]) -> float:
-        """Return the metric, given the exact mean of each column over all ranks. Here the metric is the mean of the first column."""
+        """Return the metric from `means`, the exact mean of each column over all ranks. By default the metric is the mean of the first
+        column.
+        """
         return means[0]
 
 

@@ -78,7 +78,7 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
           n_bytes: int = N_BYTES) -> Array:
     """Return (score, rank by score among all `destinations`) of the links from heads[i] to tails[i], (n, 2); `heads` and `tails` are row
     numbers over all ranks. `decoder` computes scores from the encoder's output rows `h`. Pairs whose keys, (local row) * n_nodes + id, are
-    in `excluded` do not count. Collective.
+    in `excluded` do not count; `n_bytes` limits the memory. Collective.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice
 
 
 class _Columns:
-    """Map from the ids of destinations to their columns in a block of scores, whose columns belong to some destinations."""
+    """Map from ids of destinations to columns of a block of scores, which has a column for each of some destinations."""
 
     def __init__(self, ids: Array) -> None:
         self._order = np.argsort(ids)

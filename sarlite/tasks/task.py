@@ -230,7 +230,8 @@ class Task:
     # ---- methods that the trainer calls
 
     def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
-        """Check that the task fits the other arguments of the trainer.
+        """Check that the task fits these arguments of the trainer: the graph, the model, the input rows x, and the batches for training and
+        for scoring.
 
         Parameters
         ----------
@@ -361,7 +362,9 @@ class Task:
 
     @staticmethod
     def objective(training: TrainingChoices) -> dict[str, Any]:
-        """Return a run's options about its objective as a dict of keyword arguments of a task: loss, metric, class_weights and positive."""
+        """Return the options in `training` that decide about the objective as a dict of keyword arguments of a task: loss, metric,
+        class_weights and positive.
+        """
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
 

@@ -18,8 +18,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` from `loss`, a function of arrays of numbers such as `ops.mse`. The `Loss` computes this rank's share of the mean over
-    all values, (rows chosen on all ranks) * columns.
+    """Make a `Loss` from `loss`, a function of arrays of numbers such as `ops.mse`. The result computes this rank's share of the mean over
+    all numbers in the chosen rows of all ranks.
 
     Parameters
     ----------

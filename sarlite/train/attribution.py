@@ -238,7 +238,7 @@ def quadrature(steps: int) -> Iterator[tuple[float, float]]:
 
 
 def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: list[int] | slice) -> Inputs:
-    """Return a copy of `inputs` where the features of one node type have the values of `baseline` in the given `columns`.
+    """Return a copy of `inputs` where the given `columns` of the features of nodes of type `node_type` have the values of `baseline`.
 
     Parameters
     ----------

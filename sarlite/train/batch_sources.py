@@ -71,7 +71,7 @@ def _zeros(features: Any, n_more_columns: int = 0) -> Any:
 
 def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
     """Return {"batches": a message-flow batch for the training rows, "scoring": one for the rows of all splits}, for a model with
-    `n_layers` layers. A message-flow batch has only the rows and edges that its outputs depend on. Collective.
+    `n_layers` layers on the input rows `features`. A message-flow batch has only the rows and edges that its outputs depend on. Collective.
     """
     graph, rows = part.graph, part.rows
     splits = [row_numbers(name, getattr(rows, name), graph.n_dst) for name in SPLITS]

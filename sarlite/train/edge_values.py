@@ -44,8 +44,8 @@ NONE = EdgeValueUse()
 
 def edge_value_use(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
     """Return an `EdgeValueUse`: for edge weights and for edge features True (required), "there" (used if the data have them), False
-    (ignored) or None (refused). An option that is None becomes "there" if the model class `cls` supports the array, else None. `signed` is
-    True if weights may be negative.
+    (ignored) or None (refused). The options `edge_weights` and `edge_features` decide; None becomes "there" if the model class `cls`
+    supports the array. `signed` is True if weights may be negative.
 
     Parameters
     ----------

@@ -17,8 +17,9 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
         stopping: Stopping | None = None, on_epoch: Callable[[JsonDict], object] = lambda record: None,
         on_step: Callable[[int, float], object] = lambda done, loss: None,
         on_divergence: Callable[[str], object] = lambda text: None) -> Best:
-    """Train epochs start .. epochs - 1, evaluate after every `eval_every` epochs, and return the best epoch. `best` is the best epoch
-    before (None: none), `stopping` the rule that ends training early (None: never), and `on_...` are callbacks. Collective.
+    """Train epochs start .. epochs - 1, evaluate after every `eval_every` epochs, and return the best epoch; `best` is the best one before
+    `start`. `stopping` is a rule that ends training early. The callbacks are called after an epoch, after a step, and if the loss diverges.
+    Collective.
 
     Training ends early if `on_epoch` returns True, if `stopping` ends it, or if training diverges. Training has diverged
     if the loss is not finite, or more than `DIVERGED` times the loss of the first epoch. A diverged epoch cannot become

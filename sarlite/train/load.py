@@ -190,7 +190,8 @@ def kind(comm: Communicator, spec: str) -> str:
 
 def _read(comm, source, scratch, seconds, data_kind):
     """Read this rank's part of `source`; return (its `Shard` without a graph, function that makes the graph from options). `data_kind` is
-    "plain", "relational" or "graphs", and the dict `seconds` gets the time of dividing the data. Collective.
+    "plain", "relational" or "graphs"; `scratch` is a folder for temporary files, and the dict `seconds` gets the time of dividing the data.
+    Collective.
     """
     graphs, stored = data_kind == "graphs" and source.graphs, data_kind != "plain"
     typed = stored and not graphs

@@ -100,8 +100,8 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return for each relation a mask of the edges whose removal may change the output, for the central node of the neighbourhood, of a
-        model with `hops` layers.
+        """Return for each relation a mask of the edges whose removal may change the prediction for the central node. The model has `hops`
+        layers, so the destination of such an edge is fewer than `hops` edges away.
 
         Returns
         -------
@@ -145,8 +145,8 @@ class Neighborhoods:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
     def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
-        """Return, on every rank, the in-neighbourhood of the node with global id `node`: the nodes that reach it over at most `hops` edges.
-        `moment` limits edges by time; None takes all. Collective.
+        """Return, on every rank, the in-neighbourhood of the node of type `node_type` with global id `node`: the nodes that reach it over
+        at most `hops` edges. `moment` limits edges by time; None takes all. Collective.
 
         The edges are the in-edges of the nodes that are fewer than `hops` hops away.
 
@@ -206,7 +206,9 @@ class Neighborhoods:
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
     def _gather_rows(self, table: NodeRowTable, wanted_ids: Array) -> Array:
-        """Return the rows of `table`, from all ranks, of the nodes whose global ids are `wanted_ids`, which ascend. Collective."""
+        """Return the rows of `table`, gathered from all ranks, of the nodes with the global ids `wanted_ids`, which are ascending.
+        Collective.
+        """
         local_rows = np.flatnonzero(np.isin(table.ids, wanted_ids))
         parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))
         rows = np.empty((len(wanted_ids), *table.rows.shape[1:]), table.rows.dtype)

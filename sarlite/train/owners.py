@@ -235,8 +235,8 @@ class Owners:
         return stored_ids
 
     def _collect(self, local_rows: Array, sizes: Sequence[int]) -> Array | None:
-        """Gather sizes[r] local rows from each rank r. Return all rows in the order of the ranks on rank 0, and None on other ranks.
-        Collective.
+        """Gather the arrays `local_rows` of all ranks, sizes[r] rows from rank r. Return all rows in the order of the ranks on rank 0, and
+        None on other ranks. Collective.
         """
         if self.comm.rank:
             if len(local_rows):

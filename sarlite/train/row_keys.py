@@ -112,8 +112,8 @@ class KeyedRows:
         self.n_here, self.n_missing = comm.allreduce(np.array([len(keys), np.count_nonzero(self._stored_row < 0)])).tolist()
 
     def scatter(self, stored: Stored | None, rows: Array) -> None:
-        """Fill this rank's `rows` with the checkpoint's rows that have the same keys; a row without one gets the mean of all rows in the
-        checkpoint. `stored` is the checkpoint's tensor on rank 0, None on others. Collective.
+        """Fill this rank's `rows` from the rows of a checkpoint with the same keys. A row whose key the checkpoint lacks gets the mean of
+        all its rows. `stored` is the checkpoint's tensor on rank 0, None on others. Collective.
 
         The mean is summed in float64 in the order of the file, so that the number of ranks does not matter.
 

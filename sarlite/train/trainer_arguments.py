@@ -16,8 +16,8 @@ from sarlite.train.step import not_finite
 
 
 def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_norm, sources):
-    """Raise a ConfigError if an argument of `Trainer` has the wrong type or does not fit another one. Here, `sources` is a dict with its
-    arguments `batches` and `scoring`; the other names are the same.
+    """Raise a ConfigError if an argument of `Trainer` has the wrong type or does not fit another argument. The arguments are called as in
+    `Trainer`, but `sources` is a dict with its arguments `batches` and `scoring`.
     """
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
