@@ -165,8 +165,8 @@ class RGCN(nn.Module):
                                          for name in types})
 
     def _conv(self, n_in: Mapping[str, int], n_out: int, graph: HeteroGraph, types: Sequence[str], is_last: bool, **options: Any) -> Any:
-        """Return a graph layer over the relations into the node types `types`. Its input rows have n_in[type] columns, its output rows
-        `n_out`; the layer has a bias only if `is_last`.
+        """Return a graph layer over the relations of `graph` into the node types `types`, with further keyword arguments `options`.
+        Its input rows have n_in[type] columns, its output rows `n_out`; the layer has a bias only if `is_last`.
         """
         return RGCNConv(n_in, n_out, graph.into(types), types, bias=is_last, **options)
 

@@ -275,9 +275,9 @@ def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Arra
 
 
 def _sums_or_rounded(dtype: ArrayDType, n_rows: int | None, **outputs: tuple[Array, tuple[int, ...]]) -> tuple[Any, ...]:
-    """Check the outputs of a kernel, by name (array, shape of a row), and return them as arguments of the C function: (rounded
-    sums, exact sums, workspace), flat in one tuple. All outputs are of one kind, which their number of axes tells; the arguments
-    for the other kind are None.
+    """Check the outputs of a kernel, by name (array, shape of a row), with `n_rows` rows each (None: any number). Return them as
+    arguments of the C function, (rounded sums, exact sums, workspace), flat in one tuple. All outputs are of one kind, rounded or
+    exact, which their number of axes tells; the arguments for the other kind are None.
 
     Parameters
     ----------

@@ -133,9 +133,9 @@ class Numbering:
 def sample(indptr: Array, indices: Array, rows: Array, k: int, *, kind: str = "uniform", key: int = 0,
            loops: Array | None = None, dst_ids: Array | None = None, src_ids: Array | None = None,
            numbering: Numbering | None = None) -> tuple[Array, Array, Array]:
-    """Sample up to k in-edges for each of `rows`, by the method `kind`, and a self loop where `loops` is True. Return a CSR over `rows`
-    as (indptr, sources, position of each edge in `indices`). The draw depends on `key` and on the global ids `dst_ids` and `src_ids`
-    alone; sources join the batch of `numbering`.
+    """Sample up to k in-edges for each of `rows`, by the method `kind`, and a self loop where `loops` is True. Return a CSR over
+    `rows` as (indptr, sources, position of each edge in `indices`). The draw depends only on the random `key` and on the global ids
+    `dst_ids` and `src_ids`; with a `numbering`, the sources are added to its batch.
 
     Parameters
     ----------

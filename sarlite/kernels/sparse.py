@@ -154,8 +154,8 @@ def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Arra
 def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Array, *, sign: int,
              rows: Array | None = None, offset: int = 0, label: Array | None = None, order: Array | None = None) -> None:
     """Update `out`, each row's maximum (`sign` 1) or minimum (-1) of the source rows x over the edges of a CSR, and `arg`, the
-    label of the winning edge. An edge's label is label[e], or without `label` `offset` + its source. Ties go to the label that
-    comes first in `order`.
+    label of the edge that the value comes from. An edge's label is label[e], or if `label` is None, its source plus `offset`. Ties
+    go to the label that comes first in `order`.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its
@@ -247,8 +247,9 @@ def extremum_backward(g: Array, arg: Array, dx: Array, offset: int = 0, long: Ar
 
 def transpose(indptr: Array, indices: Array, n_src: int, *, rows: Array | None = None,
               position: bool = True) -> tuple[Array, Array, Array | None]:
-    """Return a CSR's transpose, its edges by source, as (t_indptr, t_indices, perm). Entry k of the transpose is edge perm[k] of the
-    CSR; perm is None unless `position`. `rows` are the destination numbers of the CSR's rows (None: row i is destination i).
+    """Return the transpose of a CSR with `n_src` columns, its edges by source, as (t_indptr, t_indices, perm). Entry k of the
+    transpose is edge perm[k] of the CSR; perm is None unless `position`. `rows` are the destination numbers of the CSR's rows
+    (None: row i is destination i).
 
     Parameters
     ----------

@@ -110,8 +110,8 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
                     wanted: bool) -> Array:
     """Backward pass of `activate`: write the gradient of its input x to `dx` (None: not wanted), and return the gradients of beta
-    and gamma, (2, n_feat), which may be 0 unless `wanted`. `g` is the gradient of the output. pull(dx, sums, means) calls the
-    backward kernel, in training with `statistics` of x over all ranks.
+    and gamma, (2, n_feat), which may be 0 unless `wanted`. pull(dx, sums, means) calls the backward kernel for `g`, the gradient of
+    the output. `statistics` belong to a batch norm (None: no batch norm).
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

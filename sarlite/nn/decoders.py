@@ -110,9 +110,9 @@ def _shape(width, n_out):
 
 
 def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
-    """Raise an error unless the rows of `head` have `width` numbers and `relation` suits the decoder. A decoder without
-    `several_outputs` (a learned row for each relation or label) takes None alone. With them, None is allowed only if each link has
-    a single candidate in `tail`.
+    """Raise an error unless the rows of `head` have `width` numbers and `relation` suits the decoder. A decoder with
+    `several_outputs` (a learned row for each relation or label) accepts None only if each link has a single candidate in `tail`. A
+    decoder with one output accepts only None.
     """
     if relation is not None and not several_outputs:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",

@@ -110,8 +110,8 @@ _grad: MemberDescriptorType = Tensor.__dict__["grad"]  # the slot of the base cl
 
 
 def _unpickled(data: Array, ids: Array | None, node_type: str, requires_grad: bool) -> Parameter:
-    """Return a Parameter with the attributes that `Parameter.__reduce__` pickled. `ids` are the global ids of its rows, or None for
-    a replicated parameter.
+    """Return a Parameter with these attributes, which `Parameter.__reduce__` pickled. `ids` are the global ids of the rows, or None
+    for a replicated parameter.
     """
     parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad

@@ -37,8 +37,9 @@ class EdgeSums:
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Return (gradient, factors of its rows that a later step must apply) from `g`, the gradient of the scaled sums, and
-        `scale`, a factor for each row (None: 1). Here this is (g, scale); in exact numerics it is (g * scale, None).
+        """Begin the backward pass of sums that were multiplied by `scale`, a factor for each row (None: 1), and whose gradient is
+        `g`. Return (gradient, factors), where the gradient's rows are yet to be multiplied by the factors (None: 1). Here this is
+        (g, scale), in exact numerics (g * scale, None).
 
         Parameters
         ----------
@@ -76,8 +77,9 @@ class EdgeSums:
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return a `RowSum` over the reversed edges that computes the same sums as the accumulator `gradient` does over the edges.
-        The result has `n_dst` rows, each times its factor in `dst_scale` (None: 1). `single_block` matters to exact numerics alone.
+        """Return a `RowSum` that computes the sums of the accumulator `gradient` in another way: over the reversed edges, with
+        sources and destinations exchanged. It has `n_dst` rows, each multiplied by its factor in `dst_scale` (None: 1).
+        `single_block` matters to exact numerics alone.
 
         Parameters
         ----------
@@ -140,8 +142,8 @@ class EdgeSums:
     def softmax_sum(self, z: Array, dst_scores: Array, largest_src_scores: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
         """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of
-        scores. A score is leaky_relu(source score + destination score, `slope`). The arguments after `dst_scores` matter to exact
-        numerics alone.
+        scores. A score is leaky_relu(source score + destination score, `slope`). Other arguments than z and `dst_scores` matter to
+        exact numerics alone.
 
         Parameters
         ----------
@@ -221,8 +223,8 @@ class FloatSum:
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Any) -> None:
-        """Add rows of `x` to the sums: row i of the sums gets the rows of `x` that row i of the CSR matrix `csr` lists, times the
-        optional scales and edge weights.
+        """Add rows of `x` to the sums: row i of the sums gets the rows of `x` that row i of the CSR `csr`, (indptr, indices),
+        lists. The rows are multiplied by the optional `src_scale`, `dst_scale` and edge weights, as in `kernels.spmm`.
 
         Parameters
         ----------
@@ -333,9 +335,9 @@ class SoftmaxGradient:
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, accumulators: list[FloatSum],
             slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add gradients over a block's edges: of z and of the source scores `src` to the two `accumulators`, of the destination
-        scores to this object. `csr` lists each source's destinations, `ends` has four numbers for each destination and head
-        (`kernels.attend_ends`), and `g` is the output's gradient.
+        """Add attention's gradients over the edges of a block: of z and of the source scores `src` to the two `accumulators`, of
+        the destination scores to this object. `csr` lists each source's destinations, `ends` has four numbers for each destination
+        and head (`kernels.attend_ends`), and `g` is the output's gradient.
         """
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
@@ -345,9 +347,9 @@ class SoftmaxGradient:
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       accumulators: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add gradients over edges from this rank's sources to destinations that may belong to a peer: of z and of the source
-        scores `src` to the two `accumulators`, of the destination scores to `d_dst`, (n_dst, n_heads). The other arguments are as
-        in `add`.
+        """Add attention's gradients over edges from this rank's sources to destinations of this rank or a peer: of z and of the
+        source scores `src` to the two `accumulators`, of the destination scores to `d_dst`, (n_dst, n_heads). The other arguments
+        are as in `add`.
         """
         dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
@@ -373,8 +375,9 @@ def in_rows(block: CsrBlock, *arrays: Array) -> tuple[Array, ...]:
 
 
 def columns_in(block: CsrBlock, x: Array | kernels.Rows) -> tuple[Array, Array]:
-    """Return (indices, array), where array[indices[e]] is the row of `x` for the source of edge e. If x is an array, it is
-    returned with the columns of the edges; if x is a `kernels.Rows` (row numbers of a table), the table with row numbers.
+    """Return (indices, array) such that array[indices[e]] is the row of `x` for the source of edge e of `block`. If x is an array
+    with a row for each column of the block, the result is (block.indices, x). If x is a `kernels.Rows`, the result is (row numbers,
+    table of rows).
     """
     if not isinstance(x, kernels.Rows):
         return block.indices, x

@@ -6,6 +6,7 @@ A sum over rows is a sum over the rows of all ranks. So exact numerics must know
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -58,15 +59,17 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
     if result == REPLICATED and name not in LOSSES:
         return
     problem = (_sums_rows(name, inputs, placements, params) or _moves_rows(name, inputs[0], params)
-               or _unknown(name, inputs, placements, wants_grad, result)
-               or _joins(name, inputs, placements, wants_grad))
+               or _unknown_placement(name, inputs, placements, wants_grad, result)
+               or _gradient_not_summed(name, inputs, placements, wants_grad))
     if problem:
         raise ConfigError(f"numerics exact: {name} {problem}")
 
 
-def _unknown(name, inputs, placements, wants_grad, result):
-    """Return an error message if a gradient depends on an input whose placement is unknown, so that it may be rows of this rank or
-    the same values on every rank; None otherwise.
+def _unknown_placement(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
+                       result: Placement) -> str | None:
+    """Return an error message if a gradient depends on an input of the primitive `name` whose placement is unknown, so that it may
+    be rows of this rank or the same values on every rank; None otherwise. `wants_grad` says of which inputs the gradient is
+    wanted.
     """
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
@@ -79,9 +82,9 @@ def _unknown(name, inputs, placements, wants_grad, result):
     return None
 
 
-def _sums_rows(name, inputs, placements, params):
+def _sums_rows(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], params: dict[str, Any]) -> str | None:
     """Return an error message if the primitive `name` sums over rows, or if one of its weights, which must be equal on all ranks,
-    is rows of this rank; None otherwise.
+    is placed as rows of this rank; None otherwise.
     """
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
@@ -93,7 +96,7 @@ def _sums_rows(name, inputs, placements, params):
     return None
 
 
-def _moves_rows(name, x, params):
+def _moves_rows(name: str, x: Any, params: dict[str, Any]) -> str | None:
     """Return an error message if the primitive `name` with the parameters `params` moves the rows of `x` off axis 0; None otherwise."""
     keeps = (name == "transpose" and params["axes"][:1] in ((), (0,))
              or name == "reshape" and _reshape_keeps_rows(x.shape, params["shape"])
@@ -104,7 +107,7 @@ def _moves_rows(name, x, params):
     return None
 
 
-def _reshape_keeps_rows(shape, new_shape):
+def _reshape_keeps_rows(shape: tuple[int, ...], new_shape: tuple[int, ...]) -> bool:
     """Return True if a reshape from `shape` to `new_shape` keeps each row as one row, or splits it into several consecutive rows."""
     if not shape:
         return True
@@ -114,7 +117,7 @@ def _reshape_keeps_rows(shape, new_shape):
     return new_shape[0] == shape[0] if others == 0 else values % others == 0
 
 
-def _index_keeps_rows(ndim, index):
+def _index_keeps_rows(ndim: int, index: Any) -> bool:
     """Return True if x[index], for x with `ndim` axes, takes a slice of the rows of x (axis 0), and these are the rows (axis 0) of
     the result.
     """
@@ -125,7 +128,8 @@ def _index_keeps_rows(ndim, index):
     return isinstance(first, slice)
 
 
-def _joins(name, inputs, placements, wants_grad):
+def _gradient_not_summed(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None],
+                         wants_grad: Sequence[bool]) -> str | None:
     """Return an error message if the gradient of a replicated input of primitive `name` would not be summed over ranks; None
     otherwise. The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
     `WEIGHTS`.

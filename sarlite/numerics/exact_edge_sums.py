@@ -90,9 +90,8 @@ class ExactEdgeSums(EdgeSums):
             self._sum(of_score, self.n_terms, g.dtype, None, single_block)])
 
     def all_edges(self, n_dst: int, dst: Array, edge_index: Array) -> "AllEdges":
-        """Return this rank's in-edges as `AllEdges`: `dst` has each edge's destination row, `edge_index` its index among the edge values.
-
-        `dst`, (n_edges,), ascends. `edge_index` becomes the attribute `edge_index_array`.
+        """Return this rank's in-edges as an `AllEdges` of `n_dst` rows. For each edge, `dst` has the destination row, ascending,
+        and `edge_index` the position among the rank's edge values.
         """
         return AllEdges(self, n_dst, dst, edge_index)
 
@@ -231,7 +230,9 @@ class ExactRowSum:
                            scale=self._scale if self._single_block else None, **weights)
 
     def _round(self):
-        """Round the exact sums of the feature columns of this sweep, and store them in the output or add them to the output."""
+        """Round the exact sums of the columns that the current pass over the blocks has summed, and store them in the output or add
+        them to it.
+        """
         sums, self._sums = self._sums, None
         if not self._single_block:
             sums = _rounded(sums, self._dtype, self._scale)
@@ -352,7 +353,9 @@ class AllEdges:
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
                    dst_scale: Array | None = None) -> Array:
-        """Return the exact sum of `values`, which has a row for each edge, over the in-edges of each destination, (n_dst, ...). Collective.
+        """Return the exact sum of `values`, which has a row for each edge, over the in-edges of each destination, (n_dst, ...).
+        Values are multiplied by `weight` of their edge, and sums by `dst_scale`, unless these are None; the result is added to
+        `out` if given. Collective.
 
         Parameters
         ----------

@@ -92,8 +92,8 @@ def using(numerics: Numerics | None) -> Iterator[None]:
 
 
 def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that a numerics other than "fast" replaces it with the method of the same name, which gets the
-    same arguments.
+    """Decorate a function so that it runs only in numerics "fast". In another numerics, the numerics' method of the same name is
+    called with the same arguments.
     """
     name = function.__name__
 

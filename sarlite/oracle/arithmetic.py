@@ -294,8 +294,8 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return a BoundTerm of these four fields as the result of an operation with `rounds` roundings. If `rounds` is not 0, the
-        error is enlarged by the change that underflow can cause in these roundings. The error is Inf where the value may
+        """Return BoundTerm(value, magnitude, error, growth) for the result of an operation with `rounds` roundings. If `rounds` is
+        not 0, the error is enlarged by the change that underflow can cause in these roundings. The error is Inf where the value may
         overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64

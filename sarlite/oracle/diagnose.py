@@ -156,8 +156,8 @@ def located(difference: Difference) -> Cause | None:
     if (named_edge := next(assumptions.named_edges(difference), None)) is not None:
         return Cause(*named_edge, support=1)
     is_extremum = locate.is_extremum(difference.case) and difference.output == "out"
-    flow, changes = _extremum_changes(difference) if is_extremum else _sum_changes(difference)
-    return None if flow is None or changes is None else Cause(*locate.describe(flow, changes), support=1)
+    edge_sum, changes = _extremum_changes(difference) if is_extremum else _sum_changes(difference)
+    return None if edge_sum is None or changes is None else Cause(*locate.describe(edge_sum, changes), support=1)
 
 
 def _extremum_changes(difference):
@@ -170,10 +170,10 @@ def _sum_changes(difference):
     if difference.output == "dx" and (difference.cotangents is None or len(together) > 1):
         return None, None
     senders = [(each.cotangents if by == "out" else each.case.arrays).get(by) for each in together]
-    flow = None if any(x is None for x in senders) else locate.flow(difference.case, difference.output, senders)
-    if flow is None:
+    edge_sum = None if any(x is None for x in senders) else locate.edge_sum_of(difference.case, difference.output, senders)
+    if edge_sum is None:
         return None, None
-    return flow, locate.find_changes(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
+    return edge_sum, locate.find_changes(edge_sum, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
 
 
 def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:

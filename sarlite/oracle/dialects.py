@@ -216,9 +216,9 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return {the paper's parameter name: StateEntry, the library's name and layout} of a layer in the library `dialect`. If the
-    layer projects its residual, DGL stores the bias under another name. The layer does so if `projected` is True, or if `names`,
-    the names in a state dict, include a residual matrix.
+    """Return {the paper's parameter name: StateEntry, the library's name and layout} of a layer in the library `dialect`. DGL
+    stores the bias under another name in a layer that multiplies its residual by a matrix. The layer does so if `projected` is
+    True, or if `names`, the names in a state dict, include this matrix.
 
     Parameters
     ----------

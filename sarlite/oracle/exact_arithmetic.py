@@ -252,8 +252,8 @@ def _choose(mask, a, b, value):
 
 
 def _times(grain_a: Array, grain_b: Array) -> Array:
-    """Return the grains of the product of two arrays from the grains of its factors; a grain is a power of two that divides an
-    element. Inf marks an element that is surely 0, and makes the product's grain Inf.
+    """Return the grains of the product of two arrays, whose grains are `grain_a` and `grain_b`. A grain is a power of two that
+    divides an element. Inf marks an element that is surely 0, and makes the product's grain Inf.
     """
     return np.where(np.isinf(grain_a) | np.isinf(grain_b), np.inf, grain_a * grain_b)
 

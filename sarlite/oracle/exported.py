@@ -32,9 +32,9 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases (graph, inputs, expected results and error bounds) of each operation in `references` to directories in
-    `folder`; return the paths of the cases in `folder`. The cases are on graphs of the corpus that have up to `most_edges`
-    edges and a name that matches `graphs`.
+    """Write the cases that a check at `level` makes for each operation in `references` to directories in `folder`, with expected
+    results and error bounds; return the directories' paths in `folder`. Their graphs are the graphs of the corpus with at most
+    `most_edges` edges and a name that matches `graphs`. `shown` is called with each operation's name.
 
     The file `cases.txt` in the folder lists the same paths.
 

@@ -24,8 +24,8 @@ def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
     """Return each destination's sum of the source rows in x, weighted by `weight` (None: all 1) and scaled as attributes["norm"]
-    says. "in" and "both" scale both ends by degree^-1/2, "in" by in-degrees alone. "left" scales sources by 1 / out-degree,
-    "right" destinations by 1 / in-degree, "none" nothing.
+    says. "both" multiplies sources by out-degree^-1/2 and destinations by in-degree^-1/2, "in" both by in-degree^-1/2. "left"
+    divides sources by out-degrees, "right" destinations by in-degrees, and "none" does nothing.
     """
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:

@@ -146,8 +146,8 @@ def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "
 
 
 def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout: str) -> None:
-    """Add a finding to `trial` that the vjp ignores strides: its gradient is right for contiguous output gradients, and wrong for
-    the memory layout `layout`. `bad` is the mask of the wrong elements of `difference`.
+    """Add a finding of `level` to `trial`: the vjp ignores strides. Its gradient is right for contiguous output gradients, and
+    wrong for output gradients in the memory layout `layout`. `bad` is the mask of the wrong elements of `difference`.
     """
     cause = ("the strides of the incoming gradient are ignored: right for a gradient in contiguous rows, wrong for one "
              f"{call.GRADIENT_LAYOUTS.get(layout, 'that is one number with strides of 0, as of out.sum()')}")
@@ -203,8 +203,9 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping[str, Array], g: Mapping[str, Array] | None,
             verdict: Verdict, text: str) -> bool:
-    """Return True if the arrays of two calls, by name, differ in a bit, after adding a finding with `verdict` and `text` to
-    `trial`; else False. The arrays are gradients if `g`, the gradients of the outputs, is set; if `g` is None, they are outputs.
+    """Return True if two calls differ: if an array in `first`, the first call's results by name, differs in a bit from that in
+    `again`. A finding with `verdict` and `text` is then added to `trial`. The arrays are outputs, or gradients if `g`, the
+    gradients of the outputs, is not None.
     """
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():

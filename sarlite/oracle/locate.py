@@ -78,10 +78,10 @@ class EdgeSum:
     backward: bool = False
 
 
-def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. The sum's rows
-    are the arrays in `senders`, side by side. Return None for another operation or output, a maximum or minimum, or added self
-    loops.
+def edge_sum_of(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
+    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. The rows that
+    it sums are the columns of all arrays in `senders`, joined. Return None for another operation or output, a maximum or minimum,
+    or added self loops.
 
     `senders` holds the rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """
@@ -126,20 +126,20 @@ class Change:
     times: float = 1.0
 
 
-def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
+def find_changes(edge_sum: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
     """Return the Changes (terms lost or counted too often) that turn the sums `expected` into `got`. Return None if a wrong row has
-    no explanation, or if no row or more than 64 rows are wrong. `flow` has the operands of the sums, and `codebook` finds equal
-    rows in `flow.rows` (None: it is built here).
+    no explanation, or if no row or more than 64 rows are wrong. `edge_sum` has the operands of the sums, and `codebook` finds equal
+    rows in `edge_sum.rows` (None: it is built here).
     """
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
     if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():
         return None
-    codebook = Codebook(flow.rows) if codebook is None else codebook
+    codebook = Codebook(edge_sum.rows) if codebook is None else codebook
     changes_of_rows: list[Change] = []
     for v in bad:
-        differences = list(_differences(flow, int(v), expected[v], got[v]))
-        explained = (how(flow, codebook, int(v), difference) for how in (_one_change, _two_changes)
+        differences = list(_differences(edge_sum, int(v), expected[v], got[v]))
+        explained = (how(edge_sum, codebook, int(v), difference) for how in (_one_change, _two_changes)
                      for difference in differences)
         changes = next((c for c in explained if c is not None), None)
         if changes is None:
@@ -148,15 +148,15 @@ def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook 
     return changes_of_rows
 
 
-def _differences(flow: EdgeSum, v: int, expected: Array, got: Array) -> Iterator[Array]:
-    """Yield the possible errors of row v's sum, each of shape (width,), from its rows in `expected` and `got`. If the sum is
-    divided by a degree d, the error before the division is (got - expected) * d. If the kernel may have divided by d - 1 or d + 1,
-    the errors under that assumption follow.
+def _differences(edge_sum: EdgeSum, v: int, expected: Array, got: Array) -> Iterator[Array]:
+    """Yield the possible errors of row v's sum in `edge_sum`, each of shape (width,), from the row's `expected` and returned (`got`)
+    values. If the sum is divided by a degree d, the error before the division is (got - expected) * d. If the kernel may have
+    divided by d - 1 or d + 1, the errors under that assumption follow.
     """
-    if flow.degrees is None:
+    if edge_sum.degrees is None:
         yield got - expected
         return
-    d = flow.degrees[v]
+    d = edge_sum.degrees[v]
     total = expected * d
     yield got * d - total
     if d == int(d):
@@ -167,57 +167,59 @@ def _differences(flow: EdgeSum, v: int, expected: Array, got: Array) -> Iterator
                 yield near - total
 
 
-def _in_edges(flow, v):
-    return flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
+def _in_edges(edge_sum, v):
+    return edge_sum.edges.eid[edge_sum.edges.indptr[v] : edge_sum.edges.indptr[v + 1]]
 
 
-def _one_change(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
+def _one_change(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
     """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often; else None.
-    `flow` has the operands of the sum; `codebook` finds the source whose row is the difference.
+    `edge_sum` has the operands of the sum; `codebook` finds the source whose row is the difference.
     """
-    factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
+    factors = [1.0] if edge_sum.weight is None else np.unique(np.abs(edge_sum.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
     for factor, u in zip(signed.tolist(), codebook.find_each(difference / signed[:, None]).tolist()):
-        if u >= 0 and (change := _change(flow, _in_edges(flow, v), v, u, factor)) is not None:
+        if u >= 0 and (change := _change(edge_sum, _in_edges(edge_sum, v), v, u, factor)) is not None:
             return [change]
     return None
 
 
-def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
+def _two_changes(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
     """Return the two Changes that together explain `difference`, the error of row v's sum; None unless exactly one pair does.
-    `flow` has the operands of the sum; `codebook` finds sources by their rows.
+    `edge_sum` has the operands of the sum; `codebook` finds sources by their rows.
     """
-    in_edges, candidates = _in_edges(flow, v), {}
-    carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
-    factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
+    in_edges, candidates = _in_edges(edge_sum, v), {}
+    carried = edge_sum.rows[edge_sum.edges.src[in_edges]] * (1.0 if edge_sum.weight is None else edge_sum.weight[in_edges, None])
+    factors = [1.0] if edge_sum.weight is None else np.unique(np.abs(edge_sum.weight))
     for sign, factor in ((s, f * t) for s in (1.0, -1.0) for f in factors for t in (1.0, -1.0)):
         other = codebook.find_each((difference + sign * carried) / factor)
         for k in np.flatnonzero(other >= 0):
             e, u = int(in_edges[k]), int(other[k])
-            carried_weight = 1.0 if flow.weight is None else float(flow.weight[e])
-            first = Change(v, int(flow.edges.src[e]), -sign * carried_weight, e, -sign)
+            carried_weight = 1.0 if edge_sum.weight is None else float(edge_sum.weight[e])
+            first = Change(v, int(edge_sum.edges.src[e]), -sign * carried_weight, e, -sign)
             rest = in_edges[in_edges != e]
-            second = Change(v, u, carried_weight) if sign > 0 and factor == carried_weight else _change(flow, rest, v, u, factor)
+            second = Change(v, u, carried_weight) if sign > 0 and factor == carried_weight else _change(edge_sum, rest, v, u, factor)
             if second is not None and (second.edge >= 0 or sign > 0 and factor == carried_weight):
                 candidates[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
     return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
-def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
+def _change(edge_sum: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
     """Return the Change for a row v whose sum has the row of source u `factor` times too often (if negative, too rarely). The
     Change names an edge from u of weight `factor` or -`factor` among `in_edges`, the numbers of the edges into v. Return None if a
     term is lacking, and no edge has this weight.
     """
-    edges_from_u = in_edges[flow.edges.src[in_edges] == u]
+    edges_from_u = in_edges[edge_sum.edges.src[in_edges] == u]
     for e in edges_from_u:
-        times = factor / (1.0 if flow.weight is None else flow.weight[e])
+        times = factor / (1.0 if edge_sum.weight is None else edge_sum.weight[e])
         if times in (-1.0, 1.0):
             return Change(v, u, factor, int(e), times)
-    return Change(v, u, factor) if factor > 0 or flow.weight is not None else None
+    return Change(v, u, factor) if factor > 0 or edge_sum.weight is not None else None
 
 
-def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return (text, edges): one line that describes `changes`, the errors of the sums in `flow`, and (src, dst) of each edge concerned."""
+def describe(edge_sum: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
+    """Return (text, edges): one line that describes `changes`, the errors of the sums in `edge_sum`, and the (src, dst) of each
+    edge that it names.
+    """
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
@@ -225,7 +227,7 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
         swap = next((c for c in pending if c.row == change.row and c.edge < 0 <= change.edge and change.times < 0),
                     None)
         lost, gained = (change, partner) if partner is None or change.edge >= 0 else (partner, change)
-        pair = _pair(flow, lost.source, lost.row)
+        pair = _pair(edge_sum, lost.source, lost.row)
         name = f"edge {lost.edge} ({pair[0]} -> {pair[1]})"
         if gained is not None:
             texts.append(f"{name} is misrouted: counted for row {gained.row}")
@@ -238,7 +240,7 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
         pending = [c for c in pending if c is not (partner or swap)]
         edges.append(pair)
     text = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
-    return text + (", in the gradient" if flow.backward else ""), tuple(edges)
+    return text + (", in the gradient" if edge_sum.backward else ""), tuple(edges)
 
 
 def _elsewhere(a: Change, b: Change) -> bool:
@@ -246,8 +248,8 @@ def _elsewhere(a: Change, b: Change) -> bool:
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
-def _pair(flow, source, row):
-    return (int(row), int(source)) if flow.backward else (int(source), int(row))
+def _pair(edge_sum, source, row):
+    return (int(row), int(source)) if edge_sum.backward else (int(source), int(row))
 
 
 def is_extremum(case: Case) -> bool:

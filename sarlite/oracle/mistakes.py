@@ -76,7 +76,7 @@ def _divided_at_source(difference, total):
 
 
 def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
-    """Return a BoundedArray with each row divided by its degree; the error bounds allow for one more rounding."""
+    """Return `number` with each row divided by its degree. The error bounds of the result allow for one more rounding."""
     value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
     return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))
 

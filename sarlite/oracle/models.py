@@ -202,9 +202,9 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind: str, requested: Attributes, last: bool) -> Attributes:
-    """Return the caller's attributes in `requested` as they hold for one layer of a model. GAT averages heads in the `last` layer
-    and concatenates them in others (DGL's layers keep heads as an axis). The caller's numbers of heads and features hold for
-    hidden layers only.
+    """Return the attributes in `requested`, which the caller set for a model of layers of one `kind`, as they hold for one layer.
+    GAT's `last` layer averages the heads, and other layers concatenate them (DGL's keep an axis of heads). The caller's numbers of
+    heads and features hold for hidden layers only.
     """
     if kind not in ("gat", "gatv2"):
         return requested

@@ -52,8 +52,8 @@ def write(path: Path, array: Array) -> Record:
 
 
 def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Record]:
-    """Write `values`, arrays by name, as files GROUP.NAME.npy in `folder`. Return {name: record}; a record has file name, dtype,
-    shape and hash.
+    """Write each array in `values`, {name: array}, as the file `group`.NAME.npy in `folder`. Return {name: record}, where a record
+    has the file's name, dtype, shape and hash.
     """
     return {name: write(folder / f"{group}.{plain_name(name, group)}.npy", value) for name, value in values.items()}
 

@@ -102,7 +102,7 @@ def _operation(parser):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one `sarlite-oracle` command and return its exit status.
+    """Run the `sarlite-oracle` command with the arguments `words` (None: the process's own arguments), and return its exit status.
 
     Parameters
     ----------

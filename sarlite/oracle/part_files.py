@@ -26,7 +26,7 @@ _BY_NAME = ("arrays", "state", "cotangents")
 
 
 def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
-    """Write the input of each rank as files, with a case.json that lists the files, and return the folder.
+    """Write `parts`, the inputs of each rank, as files in `folder`, with a case.json that lists the files; return the folder.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
 
 
 def read_results(folder: str | Path, parts: Sequence[RankPart]) -> list[dict[str, object]]:
-    """Return a list with {name: array} for each rank of a program: the results that the ranks wrote to a folder, for `check_ranks`.
+    """Read the results that the ranks of a program wrote to `folder`, and return {name: array} for each rank, as `check_ranks`
+    expects. `parts` are the inputs of the ranks.
 
     Parameters
     ----------

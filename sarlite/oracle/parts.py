@@ -131,13 +131,13 @@ class Division:
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
         """Return a copy of the rows of `value` that belong to `rank`: rows of its edges if `kind` is "edge", all rows if "whole",
-        else of its nodes.
+        else rows of its nodes.
         """
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return the rows of a BoundedArray that belong to `rank`: rows of its edges if `kind` is "edge", all rows if "whole",
-        else of its nodes.
+        """Return the rows of the BoundedArray `number` that belong to `rank`: rows of its edges if `kind` is "edge", all rows if
+        "whole", else rows of its nodes.
         """
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 

@@ -85,7 +85,8 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
                 expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
                 **attributes: Any) -> Report:
     """Compare the results of `run`, a function of the list of all ranks' inputs, with the reference on the whole graph; return a
-    Report. Test graphs are divided among each number of ranks in `ranks`, in each way in `parts`, such as "random".
+    Report. Test graphs are divided among each number of ranks in `ranks`, in each way in `parts`, such as "random". Gradients are
+    compared, too, if `gradients` is True.
 
     Parameters
     ----------
@@ -220,8 +221,8 @@ def _check_call(trial: Trial, division: Division, previous: Division | None) -> 
 
 
 def _results(trial: Trial, division: Division) -> list[dict[str, Any]] | None:
-    """Call the function under test on the parts of all ranks, and return each rank's results by name. If the call fails or an
-    output is missing, add a finding to `trial` and return None.
+    """Call the function under test on `division`, the inputs of all ranks, and return a dict of results by name for each rank. If
+    the call fails or an output is missing, add a finding to `trial` and return None.
     """
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
@@ -254,9 +255,9 @@ def _flat(result: Any, wanted: Mapping[str, object]) -> dict[str, Any]:
 
 def _check_rows(trial: Trial, division: Division, previous: Division | None, output: str, expected: BoundedArray,
                 arrays: Sequence[Array], layer: int | None = None) -> bool:
-    """Return True, after adding a finding to `trial`, if a rank's array in `arrays` differs from that rank's rows of the expected
-    `output`; else False. `layer` is the number of the convolution if `output` is a layer's result, else None. `previous` is the
-    call before, if any, to recognize stale rows.
+    """Return True, after adding a finding to `trial`, if a rank's array in `arrays` differs from the rank's rows of `expected`;
+    else False. `output` names the array, and `layer` is its number if it is the result of a convolution. `division` has the rows of
+    each rank, and `previous` is the call before, if any, to recognize stale rows.
     """
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None

@@ -207,8 +207,8 @@ class Reference:
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the result of each convolution of a model, before norm and activation, by name: "layers.0" and so on; {} unless
-        the reference is a model.
+        """Return the result of each convolution of a model for `case`, before norm and activation, computed in `arithmetic`, by
+        name: "layers.0" and so on; {} unless the reference is a model.
         """
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 

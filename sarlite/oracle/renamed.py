@@ -11,7 +11,8 @@ def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed(module: str, name: str, new_names: Mapping[str, str]) -> object:
-    """Return the object that the former name `name` in a module stands for, and warn that the name has changed.
+    """Return the object that the former `name` in `module` stands for, and warn that the name has changed. `new_names` is {former
+    name: module and new name}, such as "sarlite.oracle.parts.RankPart".
 
     Parameters
     ----------

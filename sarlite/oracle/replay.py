@@ -19,9 +19,8 @@ _MOST_EDGES = 20  # a summary lists the edges of a case up to so many
 
 def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, convert: Convert | None = None,
            time_limit: float = 60.0, seed: int = 0) -> Report:
-    """Check a function on the case saved at `path`, at the levels "probe" (exact results), "certified" (error bounds) and
-    "repeat" (same bits); return the Report. The gradients of the outputs are the saved arrays, or random arrays if none were
-    saved.
+    """Check the functions `run` and `vjp` on the case saved at `path`, at the levels "probe" (exact results), "certified" (error
+    bounds) and "repeat" (same bits); return the Report. Output gradients are the saved arrays, or random arrays if none were saved.
 
     Gradients are checked in every layout of the cotangents.
 

@@ -43,7 +43,8 @@ _ROWS_LIMIT = npy.LIMIT // 8  # arrays by row, such as degrees, take 8 bytes for
 
 
 def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write a case, alone or with a finding or results, to a new directory, and return its path; `overwrite` replaces an older case.
+    """Write `item`, a case alone or with a finding or results, to the new directory `path`, and return the path. With `overwrite`,
+    an older case there is replaced.
 
     Parameters
     ----------

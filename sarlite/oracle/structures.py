@@ -39,144 +39,146 @@ def _graph(src: npt.ArrayLike, dst: npt.ArrayLike, n: int, n_dst: int | None = N
     return EdgeList(np.asarray(src, np.int64), np.asarray(dst, np.int64), n, n if n_dst is None else n_dst)
 
 
-def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
-    """Return the graph `edges` with its nodes renumbered and its edges reordered at random, by `draw`."""
-    name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
+def _renamed(rng: SplitMixStream, edges: EdgeList) -> EdgeList:
+    """Return the graph `edges` with its nodes renumbered and its edges reordered at random."""
+    name, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
 
-def empty(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
+def empty(rng: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
     """Return a graph of n_src sources and n_dst destinations without edges."""
     return _graph([], [], n_src, n_dst)
 
 
-def single(draw: SplitMixStream, n: int, u: int, v: int) -> EdgeList:
+def single(rng: SplitMixStream, n: int, u: int, v: int) -> EdgeList:
     """Return a graph of n nodes with one edge, u -> v."""
     return _graph([u], [v], n)
 
 
-def in_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
+def in_star(rng: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
     """Return a graph with an edge from each of `leaves` nodes to the node `centre`."""
     ids = np.delete(np.arange(leaves + 1), centre)
     return _graph(ids, np.full(leaves, centre), leaves + 1)
 
 
-def out_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
+def out_star(rng: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
     """Return a graph with an edge from the node `centre` to each of `leaves` nodes."""
-    return in_star(draw, leaves, centre).reversed()
+    return in_star(rng, leaves, centre).reversed()
 
 
-def both_star(draw: SplitMixStream, leaves: int) -> EdgeList:
+def both_star(rng: SplitMixStream, leaves: int) -> EdgeList:
     """Return a graph with edges between node 0 and each of `leaves` nodes, in both directions."""
-    one = in_star(draw, leaves)
+    one = in_star(rng, leaves)
     return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
 
 
-def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
+def clique(rng: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
     """Return a graph with an edge between every ordered pair of n nodes; if `loops` is "loops", also with the self loops."""
     src, dst = np.divmod(np.arange(n * n), n)
     selected = (src != dst) | (loops == "loops")
     return _graph(src[selected], dst[selected], n)
 
 
-def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
-    """Return a path of n nodes; `way` says if edges go "up" or "down" the node numbers, or if `draw` has "shuffled" the numbers."""
+def chain(rng: SplitMixStream, n: int, way: str = "up") -> EdgeList:
+    """Return a path of n nodes. `way` says if the edges go "up" or "down" the node numbers, or if the numbers are "shuffled"."""
     ids = np.arange(n)
     if way == "shuffled":
-        return _renamed(draw, _graph(ids[:-1], ids[1:], n))
+        return _renamed(rng, _graph(ids[:-1], ids[1:], n))
     return _graph(ids[:-1], ids[1:], n) if way == "up" else _graph(ids[1:], ids[:-1], n)
 
 
-def ring(draw: SplitMixStream, n: int) -> EdgeList:
+def ring(rng: SplitMixStream, n: int) -> EdgeList:
     """Return a cycle of n nodes, with an edge from each node to the next."""
     ids = np.arange(n)
     return _graph(ids, (ids + 1) % n, n)
 
 
-def loops(draw: SplitMixStream, n: int, times: int = 1) -> EdgeList:
+def loops(rng: SplitMixStream, n: int, times: int = 1) -> EdgeList:
     """Return a graph of n nodes with `times` self loops at each node, and no other edges."""
     ids = np.repeat(np.arange(n), times)
     return _graph(ids, ids, n)
 
 
-def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
-    """Return a graph of n nodes with one edge, from the last node to the first, repeated `times` times."""
+def repeated(rng: SplitMixStream, n: int, times: int) -> EdgeList:
+    """Return a graph of n nodes whose edges are `times` copies of one edge, from the last node to the first."""
     return _graph(np.full(times, n - 1), np.zeros(times), n)
 
 
-def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
+def doubled(rng: SplitMixStream, n: int, edges: int) -> EdgeList:
     """Return a graph of n nodes with `edges` random edges, each twice; the second copies come after all first copies."""
-    one = uniform(draw, n, edges)
+    one = uniform(rng, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
-def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
-    """Return a graph of `edges` edges, whose sources (of n nodes) and destinations (of n_dst nodes, None: n) are uniformly random
-    from `draw`.
+def uniform(rng: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
+    """Return a graph of `edges` edges. Their sources (of n nodes) and destinations (of n_dst nodes, None: n) are uniformly
+    random.
     """
-    return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
+    return _graph(rng.below(n, edges), rng.below(n_dst or n, edges), n, n_dst)
 
 
-def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
-    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from sources that `draw` picks among n_src."""
-    return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
+def bipartite(rng: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
+    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations; each edge's source is a random one of n_src
+    nodes.
+    """
+    return _graph(rng.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
-def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
+def complete(rng: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
     """Return a bipartite graph with an edge from each of n_src sources to each of n_dst destinations."""
     src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
     return _graph(src, dst, n_src, n_dst)
 
 
-def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
+def isolated(rng: SplitMixStream, n: int, which: str) -> EdgeList:
     """Return a random graph of n nodes, some of which have no edges; `which` says which nodes: the "first" half, the "last" half,
     the nodes of "odd" number, or "most" (all but two).
     """
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
-    one = uniform(draw, len(ids), 4 * len(ids))
+    one = uniform(rng, len(ids), 4 * len(ids))
     return _graph(ids[one.src], ids[one.dst], n)
 
 
-def powers(draw: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
+def powers(rng: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
     """Return a graph of n nodes whose in-degrees are random powers of `base` from 1 to `most`, with random sources."""
     choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
-    degrees = choices[draw.below(len(choices), n)]
+    degrees = choices[rng.below(len(choices), n)]
     dst = np.repeat(np.arange(n), degrees)
-    order = draw.permutation(len(dst))
-    return _graph(draw.below(n, len(dst))[order], dst[order], n)
+    order = rng.permutation(len(dst))
+    return _graph(rng.below(n, len(dst))[order], dst[order], n)
 
 
-def regular(draw: SplitMixStream, n: int, degree: int) -> EdgeList:
+def regular(rng: SplitMixStream, n: int, degree: int) -> EdgeList:
     """Return a graph of n nodes, each with `degree` in-edges and `degree` out-edges, without self loops; n is larger than `degree`.
 
     Node i of a ring gets edges to the next `degree` nodes; then the nodes are permuted.
     """
     src, offset = np.divmod(np.arange(n * degree), degree)
-    return _renamed(draw, _graph(src, (src + offset + 1) % n, n))
+    return _renamed(rng, _graph(src, (src + offset + 1) % n, n))
 
 
-def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
-    """Return a graph of n nodes whose in-degrees and out-degrees repeat the list `degrees`; out-ends and in-ends of edges are
-    paired at random.
+def matched(rng: SplitMixStream, n: int, *degrees: int) -> EdgeList:
+    """Return a graph of n nodes whose in-degrees repeat the list `degrees`, and whose out-degrees do so, too. Which nodes get which
+    degree, and which source each edge has, is random.
 
     Self loops and repeated edges may occur.
     """
     each = np.resize(np.array(degrees), n)
-    ends = [np.repeat(draw.permutation(n), each) for _ in range(2)]
-    return _graph(ends[0], ends[1][draw.permutation(len(ends[1]))], n)
+    ends = [np.repeat(rng.permutation(n), each) for _ in range(2)]
+    return _graph(ends[0], ends[1][rng.permutation(len(ends[1]))], n)
 
 
-def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+def skewed(rng: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
     """Return a graph of n nodes with `edges` random edges, most of which go into a few nodes if `way` is "in", or out of a few
     nodes if "out".
     """
-    few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
-    even = draw.below(n, edges)
-    return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
+    few = rng.below(n, edges) * rng.below(n, edges) // max(n, 1) * rng.below(n, edges) // max(n, 1)
+    even = rng.below(n, edges)
+    return _renamed(rng, _graph(few, even, n) if way == "out" else _graph(even, few, n))
 
 
-def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
+def grid(rng: SplitMixStream, rows: int, columns: int) -> EdgeList:
     """Return a grid of `rows` times `columns` nodes, with edges in both directions between horizontal and vertical neighbours."""
     ids = np.arange(rows * columns).reshape(rows, columns)
     pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
@@ -185,45 +187,45 @@ def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
     return _graph(src, dst, rows * columns)
 
 
-def tree(draw: SplitMixStream, n: int) -> EdgeList:
+def tree(rng: SplitMixStream, n: int) -> EdgeList:
     """Return a random tree: each of n nodes but node 0 has an edge to one random node of a smaller number."""
     ids = np.arange(1, n)
-    parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
+    parents = np.array([int(rng.below(int(k), 1)[0]) for k in ids], np.int64)
     return _graph(ids, parents, n)
 
 
-def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
+def components(rng: SplitMixStream, count: int, size: int) -> EdgeList:
     """Return a graph of `count` cliques of `size` nodes, without edges between the cliques."""
-    one = clique(draw, size)
+    one = clique(rng, size)
     shift = np.repeat(np.arange(count) * size, one.n_edges)
     return _graph(np.tile(one.src, count) + shift, np.tile(one.dst, count) + shift, count * size)
 
 
-def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+def ordered(rng: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
     """Return a random graph of n nodes whose edges are sorted by source if `way` is "src", by destination if "dst", or by
     descending destination if "dst-down".
     """
-    one = uniform(draw, n, edges)
+    one = uniform(rng, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
     return _graph(one.src[order], one.dst[order], n)
 
 
-def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+def half(rng: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
     """Return a graph of n nodes with `edges` random edges into the lower half of the nodes: from any node if `way` is "into",
     from the upper half if "across".
     """
-    low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
-    return _graph(draw.below(n, edges) if way == "into" else high, low, n)
+    low, high = rng.below(n // 2, edges), n // 2 + rng.below(n - n // 2, edges)
+    return _graph(rng.below(n, edges) if way == "into" else high, low, n)
 
 
-def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
+def sparse_ids(rng: SplitMixStream, n: int, edges: int) -> EdgeList:
     """Return a graph of n nodes of which few have edges: the first and last two, the nodes next to powers of two, and `edges`
     random nodes.
     """
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
-    ends = np.concatenate([edge, draw.below(n, edges)])
-    return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
+    ends = np.concatenate([edge, rng.below(n, edges)])
+    return _graph(ends[rng.permutation(len(ends))], ends[rng.permutation(len(ends))], n)
 
 
 FAMILIES: dict[str, Callable[..., EdgeList]] = {family.__name__.replace("_", "-"): family for family in (

@@ -255,8 +255,8 @@ def test_a_lost_edge_that_the_mean_no_longer_counts():
     edge_index = np.delete(np.arange(case.n_edges), e)
     got = spmm(case, edge_index, degrees=case.edges.select(edge_index).in_degrees)
     assert explained(got, reference, case)[0] == f"edge {e} ({case.edges.src[e]} -> {v}) is lost"
-    flow, expected = locate.flow(case, "out", [case.arrays["x"]]), probe.numbers(reference, case)["out"].value
-    (change,) = locate.find_changes(flow, expected, got.astype(np.float64))
+    edge_sum, expected = locate.edge_sum_of(case, "out", [case.arrays["x"]]), probe.numbers(reference, case)["out"].value
+    (change,) = locate.find_changes(edge_sum, expected, got.astype(np.float64))
     assert (change.row, change.edge, change.times) == (v, e, -1)
 
 
