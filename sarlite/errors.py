@@ -238,8 +238,8 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 def _cause(error: Exception, where: str) -> str:
-    """Return the reason of `error`, which happened while the file `where` was read. The text follows `where` in the error message,
-    so it does not repeat this name.
+    """Return the reason of `error`, which was raised while the file `where` was read, as text for a message that begins with `where`. The
+    text does not repeat this name.
     """
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
@@ -400,8 +400,8 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return an error as a tuple to send to other ranks: (class that they raise, text, name of the built-in class that becomes the
-    cause, or None, then further arguments of the class).
+    """Return an error as a tuple to send to other ranks: (class of the exception that they raise, text, name of the built-in class that
+    becomes its cause, or None, then further arguments of the class).
     """
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None

@@ -193,8 +193,8 @@ def _remove_if_left(path):
 
 
 def _private(folder: str, make: Callable[[str], int]) -> tuple[str, int]:
-    """Make a temporary file or folder in `folder` with `make`, a function that creates a name and returns its descriptor; return
-    (name, descriptor). The open descriptor holds a lock, which shows that this process uses the file.
+    """Create a temporary file or folder in `folder` by `make(path)`, which returns an open descriptor. Return (path, descriptor). The
+    descriptor holds a lock, which shows other processes that the file is in use.
     """
     while True:
         label = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
@@ -225,8 +225,8 @@ def _lock(handle: int, wait: bool = False) -> bool | None:
 
 
 def _is_gone(name):
-    """Return True if the process in `name`, the name of a temporary file with its creator's machine, process number and start time,
-    ran on this machine and has ended.
+    """Return True if the process that made the temporary file `name` ran on this machine and has ended. The name has the creator's machine,
+    process number and start time.
     """
     machine, pid, start = _PRIVATE.fullmatch(name).groups()
     if machine != _machine():
@@ -241,7 +241,7 @@ def _is_gone(name):
 
 
 def _machine():
-    """Return 8 hex digits of a hash of this machine, its boot and its container. Where they are equal, a process number means the
+    """Return 8 hex digits of a hash of this machine, its boot and its container. On machines with equal digits, a process number means the
     same process.
     """
     facts = [socket.gethostname()]

@@ -8,8 +8,8 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Package that imports a public name at its first use from the module that `_homes` names for it. A module of the package that
-    has the same name as a public name does not replace the public name.
+    """Class of a package's module object that imports a public name at its first use, from the module that `_homes` names. Importing a
+    module with the same name as a public name does not replace the public name.
     """
 
     _homes: Mapping[str, str]

@@ -90,7 +90,7 @@ class Optimizer:
         return f"{type(self).__name__}(lr={self.lr:g}{self._words()}{decayed}; {self.flat!r})"
 
     def _words(self):
-        """Return the options of a subclass as text that `repr` shows after the learning rate; empty by default."""
+        """Return the options of a subclass, such as momentum, as text that `repr` shows after the learning rate; empty by default."""
         return ""
 
     def step(self, factor: float = 1.0) -> None:

@@ -211,7 +211,9 @@ def _scratch(parent):
 
 
 def _divide(dataset, n_parts, directory, request, progress, seconds):
-    """Write `dataset` to `directory` in `n_parts` parts, divided and ordered by the methods in `request`."""
+    """Write `dataset` to `directory` in `n_parts` parts, divided and ordered by the methods in `request`, a DivisionRequest. The dict
+    `seconds` receives the computing time.
+    """
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = request.partition if request.partition != "stored" else stored if stored in METHODS else "metis"
     order = "stored" if request.order == stored_order(dataset) else request.order

@@ -169,14 +169,8 @@ class NodePart:
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
-        """Return this part's features, (n_rows, n_features); if `read` is False, zeros that take no memory.
-
-        Parameters
-        ----------
-        dtype : dtype, optional
-            By default the stored dtype, or float32 for bfloat16.
-        read : bool
-            If False, return zeros of the same shape that take no memory.
+        """Return this part's features, (n_rows, n_features), in `dtype` (None: the stored one, or float32 for bfloat16). If `read` is
+        False, return zeros that take no memory.
         """
         x = self.table.features
         assert x is not None

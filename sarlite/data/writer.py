@@ -160,8 +160,8 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, folder=""):
-    """Yield the path, without suffix, of each array that `meta`, the content of a meta.json, lists below `folder`. For older
-    versions, which used other folders, only the array's name is yielded.
+    """Yield the path, without suffix, of each array that `meta`, the content of a meta.json, lists; paths are relative to the data set's
+    directory. Older versions used other folders: only the array's name is then yielded. `folder` is the path of `meta` in recursive calls.
     """
     for name, value in meta.items() if isinstance(meta, dict) else ():
         here = folder if name == "arrays" else f"{folder}/{name}".lstrip("/")

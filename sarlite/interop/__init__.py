@@ -146,7 +146,9 @@ def _values_of(store: Any, weight: str | None, features: str | None, owner: str)
 
 
 def _of_relations(edges: Any, n_nodes: Any, values: Any) -> HeteroGraph:
-    """Return a HeteroGraph from {relation: (sources, destinations)}, {node type: number of nodes} and {relation: [weights, features]}."""
+    """Return a HeteroGraph of `edges`, {relation: (sources, destinations)}, with `n_nodes`, {node type: number of nodes}. `values` is
+    {relation: [edge weights or None, edge features or None]}.
+    """
     graph = HeteroGraph.from_edges(edges, n_nodes)
     weights, features = ({relation: pair[k] for relation, pair in values.items() if pair[k] is not None} for k in (0, 1))
     return graph.with_edge_values(weights, features) if weights or features else graph

@@ -11,8 +11,9 @@ from sarlite.structure.validation import first_true
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
          **options):
-    """Return a random graph of the BTER model. The files `degrees` and `clustering` hold its distributions of degrees and of
-    clustering coefficients; without a file, formulas with the other parameters compute them.
+    """Return a random graph of the BTER model, from its distributions of degrees and of clustering coefficients. The distributions are in
+    the files `degrees` and `clustering`; without a file, log-normal degrees (number of `nodes`, mean `degree`, `max_degree`, exponent
+    `beta`) or an exponential decay of the clustering (from `cmax`, at rate `xi`) are used.
 
     Parameters
     ----------
@@ -44,8 +45,8 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
 
 
 def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return (number of nodes, clustering coefficient) for each degree from 0 on, as two arrays. They are read from the files
-    `degrees` and `clustering`, or computed by formulas from the other parameters.
+    """Return (number of nodes, clustering coefficient) for each degree from 0 on, as two arrays: the distributions that `make` with these
+    options draws a graph from. They come from the files `degrees` and `clustering`, or from formulas with the other parameters.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree
 
 
 def report(indptr, indices, **options):
-    """Return lines of a table that compares the degrees and clustering of a drawn graph, the CSR (`indptr`, `indices`), with the
-    values that `options` of `make` requested.
+    """Return lines of a table that compares the degrees and clustering of a drawn graph, the CSR (`indptr`, `indices`), with the requested
+    values. `options` are the arguments of `make` that the graph was drawn with.
 
     Parameters
     ----------
@@ -88,8 +89,8 @@ def report(indptr, indices, **options):
 
 
 def _parameters(file, name, **parameters):
-    """Return {name: value} of the `parameters` that are not None. Raise a ConfigError if there are any and `file`, the value of
-    option `name`, replaces them.
+    """Return {name: value} of the `parameters` that are not None. Raise a ConfigError if there are any although the user passed `file`, the
+    value of the option `name`, which replaces them.
     """
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:

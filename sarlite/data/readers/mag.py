@@ -23,8 +23,8 @@ _NAMES = "_entidx2name.csv.gz"
 
 
 def describe(path, workspace, options):
-    """Return a description of the tables in `path`, the folder of ogbn-mag, which DuckDB reads. `options` may have the number of
-    classes, and reverses and names, True or False.
+    """Return a Description of the tables in `path`, the folder of ogbn-mag, which DuckDB then reads. `options` may have classes (the number
+    of classes), reverses (True adds the reverse of each relation) and names (True reads the nodes' names). `workspace` is not used.
 
     Parameters
     ----------

@@ -93,8 +93,8 @@ def weights(where, values, n_edges):
 
 
 def member(path, name, optional=False, folder=None):
-    """Return the array `name` in the archive `path`, read-only; None if it is missing and `optional`. Large arrays are mapped if
-    possible, for which a compressed one is first unpacked into `folder` (None: read into memory).
+    """Return the array `name` in the archive `path`, read-only; None if it is missing and `optional`. Large arrays are memory-mapped. A
+    large compressed array is first unpacked into `folder`, or read into memory if `folder` is None.
 
     A member of 1 MiB or more that is stored without compression is mapped. Other members are read into memory.
 
@@ -155,8 +155,8 @@ def _data_offset(path, zip_info):
 
 
 def square(shape, where):
-    """Return the number of rows of a square matrix with the stored `shape`. Raise a DataError that begins with `where` if it is not
-    square.
+    """Return the number of rows of a square matrix from its stored `shape`, an array of two integers. Raise a DataError that begins with
+    `where` if it is not square.
     """
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
         raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")

@@ -25,8 +25,9 @@ _INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own 
 
 
 def read(path, classes=None, task=None, features=None):
-    """Return the graph in `path`, a folder of OGB, with labelled nodes (ogbn-*) or links (ogbl-*). `classes` is the number of
-    classes (None: from the labels), and `features` selects features of ogbn-proteins.
+    """Return the graph in `path`, a folder of OGB, with labelled nodes (ogbn-*) or links (ogbl-*). `classes` is the number of classes
+    (None: from the labels), `task` the meaning of the labels, and `features`, "edges", "species" or "both", selects node features of
+    ogbn-proteins.
 
     A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
     `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
@@ -294,7 +295,9 @@ def _from_npz(raw):
 
 
 def total(path, most=MAX_GRAPHS):
-    """Return the sum of the integers in the file `path`, with a number of nodes or edges for each graph, in at most `most` lines."""
+    """Return the sum of the integers in the file `path`, which has one line per graph with its number of nodes or edges. Raise a DataError
+    if there are more than `most` lines.
+    """
     return sum(_counts(path, most).tolist())
 
 

@@ -73,8 +73,8 @@ def _lux(path):
 
 
 def _features(path, n_nodes):
-    """Return the features from PREFIX.feats.bin (float32 without a header) or, if there is none, from PREFIX.feats.csv. If both
-    exist, the first row of the csv file gives the number of columns.
+    """Return the features, (n_nodes, n_features), from `path`.feats.bin (float32 without a header) or, if there is none, from
+    `path`.feats.csv. If both exist, the first row of the csv file gives the number of columns.
     """
     packed, text = (path.with_name(path.name + end) for end in (".feats.bin", ".feats.csv"))
     if packed.exists():

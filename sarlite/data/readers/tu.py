@@ -67,8 +67,9 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
 def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Array | None, values: Array | None,
                   labels: Array, split: Iterable[Array], n_classes: int, task: str | None,
                   names: list[str] | None = None) -> Relational:
-    """Return a set of graphs as a heterogeneous graph with the node types "node" and "graph". `graph_of` has the graph of each
-    node; `x` and `values` are features of nodes and edges, or None; `labels` and `split` are those for graphs.
+    """Return a set of graphs as a heterogeneous graph with the node types "node" and "graph". `graph_of` has the graph of each node, and
+    `x` and `values` are features of nodes and edges (None: no features). The graphs have `labels`, masks of the `split`, `n_classes`
+    classes and their `names`.
 
     Parameters
     ----------
@@ -98,8 +99,8 @@ def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Arr
 
 
 def _refuse_restarts(file, edges, graph_of):
-    """Raise a DataError if node numbers seem to restart at 1 in each graph; the format numbers nodes over all graphs. Restarting
-    numbers would put every edge into the first graphs.
+    """Raise a DataError about `file` if its `edges`, (n_edges, 2), seem to number the nodes of each graph from 1, instead of over all
+    graphs. `graph_of` has the graph of each node.
     """
     sizes = np.unique(graph_of, return_counts=True)[1]  # bincount writes out of bounds for the largest int64
     if len(edges) and len(sizes) > 1 and edges.max() <= sizes.max() and \
@@ -109,7 +110,7 @@ def _refuse_restarts(file, edges, graph_of):
 
 
 def _prefix(path):
-    """Return the common beginning of the paths of the files in the folder `path`: all that comes before endings such as `_A.txt`."""
+    """Return the common beginning of the paths of the files in the folder `path`: each path without its ending, such as `_A.txt`."""
     edge_files = sorted(entry for entry in path.glob("*_A.txt"))
     if len(edge_files) != 1:
         names = ", ".join(entry.name for entry in edge_files) or "none"
@@ -122,8 +123,8 @@ def _file(prefix, name):
 
 
 def _rows(path_prefix, name, dtype, n_rows=None, columns=None):
-    """Return the numbers in the file PREFIX_NAME.txt. Raise a DataError unless it has `n_rows` rows and `columns` columns; None
-    accepts any number.
+    """Return the numbers in the file `path_prefix`_`name`.txt in `dtype`, (n_rows, n_columns). Raise a DataError unless there are `n_rows`
+    rows and `columns` columns; None accepts any number.
     """
     file = _file(path_prefix, name)
     rows = read_csv(existing(file), name, dtype)
@@ -150,8 +151,8 @@ def _labels(path_prefix, task, n_graphs):
 
 
 def _features(path_prefix: str, what: str, n: int) -> Array | None:
-    """Return the features of `what`, "node" or "edge": attributes and one-hot labels from two files side by side, float32, shape
-    (n, n_columns); None if both files are missing.
+    """Return the features of the `n` nodes or edges (`what`: "node" or "edge"): attributes and one-hot labels from two files side by side,
+    float32, (n, n_columns). None if both files are missing.
     """
     blocks = []
     if _file(path_prefix, f"{what}_attributes").exists():

@@ -121,10 +121,7 @@ class EdgeColumns:
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
     def refuse_bad_cells(self, connection: Connection, name: str) -> None:
-        """Raise a DataError if a weight or feature of an edge in the DuckDB table `name` is missing or not finite.
-
-        `name` is the DuckDB table of the edges, in which such values are NULL.
-        """
+        """Raise a DataError if the weight or a feature of an edge is missing or not finite. `name` is the DuckDB table of the edges."""
         odd = " OR ".join(f"{value} IS NULL OR NOT abs({value}) < {FLOAT32_LIMIT!r}" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
             check_cells(self.table, self._checks)

@@ -333,8 +333,8 @@ def _feature_rows(connection, source, reading_options):
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError if the first column of `table`, whose row i must be for node i, looks like node ids: rows would not be assigned by
-    them. The message calls the table `field`.
+    """Raise a DataError if the first column of `table` looks like node ids, since row i is taken for node i and such ids would be ignored.
+    The message calls the table `field`.
     """
     columns = _named_columns(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):

@@ -70,8 +70,8 @@ class NodeNumbering(NamedTuple):
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], ids_are_names: bool,
                  n_nodes: int | None) -> NodeNumbering | None:
-    """Return a NodeNumbering of the ids in the column `listing` or, if None, in `ends`, the columns of edges' ends. Without a listing,
-    whole numbers are row numbers already unless `ids_are_names`, and all ids must be if `n_nodes` is given; None is then returned.
+    """Return a NodeNumbering of the ids in the column `listing` or, if that is None, in `ends`, the columns of edges' ends. Return None if
+    ids in `ends` are row numbers already: `ids_are_names` is False, and all are whole numbers or the number of nodes, `n_nodes`, is given.
 
     Parameters
     ----------

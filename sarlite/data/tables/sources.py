@@ -289,8 +289,8 @@ def _relation(connection, source, reading_options, required_columns, source_name
 
 
 def _json(connection, path, file_list, required_columns):
-    """Return (SQL text for use after FROM, names of all columns, True, as they have types) for JSON files. `file_list` is an SQL
-    list of their names; dates and UUIDs are read as words.
+    """Return (SQL text for use after FROM, names of all columns, True, which means that they have types) for JSON files, whose names are in
+    `file_list`, an SQL list. Dates and UUIDs are read as words. Raise a DataError if `required_columns` are inside a nested list.
     """
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({file_list}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
@@ -350,14 +350,14 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Return (`relation`, the names of its columns, True, as they have types). `relation` is SQL text for use after FROM."""
+    """Return (`relation`, names of its columns, True, which means that they have types). `relation` is SQL text for use after FROM."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, exit_stack):
-    """Make `reader`, of record batches, visible to DuckDB until `exit_stack` closes. Return (its name in SQL, names of all columns,
-    True, as they have types).
+    """Make `reader`, of record batches, readable by SQL until `exit_stack` closes. Return (its name in SQL, names of its columns, True,
+    which means that they have types).
     """
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
@@ -368,8 +368,8 @@ def _registered(connection, reader, exit_stack):
 
 
 def _of_query(connection, query, source_name):
-    """Return (SQL text for use after FROM, names of all columns, True, as they have types) for a Query, after a check that it is a
-    single SELECT statement.
+    """Return (SQL text for use after FROM, names of all columns, True, which means that they have types) for `query`, a Query. Raise a
+    ConfigError unless it is a single SELECT statement.
     """
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):

@@ -295,7 +295,9 @@ class Quantile(Kind):
 
 
 def _knots(quantiles):
-    """Return (value, share of its first quantile, share of its last quantile) of each distinct value in `quantiles`."""
+    """Return (value, first share, last share) for each distinct value in `quantiles`, the values at evenly spaced shares from 0 to 1. The
+    shares are the least and the greatest that have the value.
+    """
     knots: list[tuple[float, float, float]] = []
     for at, value in enumerate(quantiles):
         share = at / (len(quantiles) - 1)

@@ -252,8 +252,9 @@ class Fitted:
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, name_in_errors: str | None = None,
         numeric: Collection[str] = (), option_notation: Door = MAPPING) -> Fitted:
-    """Return the transforms `columns`, {column: Feature}, fitted on `relation`, an SQL table or view. Statistics are computed on
-    the rows that meet the SQL condition `training`; None takes all rows.
+    """Return the transforms `columns`, {column: Feature}, fitted on `relation`, an SQL table or view. Statistics are computed on the rows
+    that meet the SQL condition `training` (None: all rows). The columns `numeric` hold finite numbers or null, so they are not checked;
+    messages call the table `name_in_errors`.
 
     Parameters
     ----------
@@ -319,8 +320,8 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], name_in_errors: str, training: str | None = None,
              option_notation: Door = MAPPING) -> dict[str, Column]:
-    """Return {name: Column} of the columns `wanted` of `relation`, an SQL table or view. `training` is the SQL condition of the
-    rows for statistics; None takes all rows.
+    """Return {name: Column} of the columns of `relation`, an SQL table or view, that the transforms `wanted`, {name: Feature}, read.
+    `training` is the SQL condition of the rows for statistics; None takes all rows. Messages call the table `name_in_errors`.
     """
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
