@@ -305,8 +305,8 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def interval(value: object) -> int | str:
-    """Return the interval between two checkpoints that an option has: a number of epochs as an int, such as 5 from "5", or a time
-    such as "10min" as the text itself.
+    """Return `value`, an option's interval between two checkpoints: a number of epochs, such as "5", as an int, or a time, such as "10min",
+    unchanged as text.
 
     Parameters
     ----------

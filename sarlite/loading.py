@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def default_environment(
     *, unless: tuple[str, ...] = (), environ: MutableMapping[str, str] = os.environ, **values: object
 ) -> Iterator[None]:
-    """Return a context with the variables `values` in the environment `environ`, deleted at its end. If a variable of `values` or
-    `unless` exists already, because the user chose it, nothing is set.
+    """Return a context that sets the variables `values` in the environment `environ`, and deletes them at its end. Nothing is set if a
+    variable of `values` or `unless` exists already, because the user then chose it.
 
     Parameters
     ----------

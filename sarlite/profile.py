@@ -275,7 +275,7 @@ def trim() -> None:
 
 
 def _status(field: str) -> int:
-    """Return the number in a line of /proc/self/status, such as "VmRSS", in bytes. Systems without this file give the largest
+    """Return the number in the line `field`, such as "VmRSS", of /proc/self/status, in bytes. Systems without this file give the largest
     resident memory so far.
     """
     try:

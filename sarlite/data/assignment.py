@@ -26,7 +26,7 @@ SORT_BYTES = 32 << 20
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
     """Divide the nodes of `dataset` into `n_parts` parts by `method`, and arrange them by the method `order`. Return (part of each node,
-    node ids in the new order, or None for ascending ids, dict for meta.json about both). `balance` names the counts to balance, `n_bytes`
+    node ids in the new order (None: ascending), dict that describes both for meta.json). `balance` names the counts to balance, `n_bytes`
     limits memory (None: the free memory), and the dict `seconds` receives the computing time.
 
     Parameters

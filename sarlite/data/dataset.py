@@ -249,7 +249,7 @@ class Dataset:
         return dict(zip(self.nodes, np.split(values, ends[:-1])))
 
     def where(self, name: str) -> str:
-        """Return the location of an array for error messages, such as "DIRECTORY/nodes/node/features.npy: features".
+        """Return the location of the array `name` for error messages, such as "DIRECTORY/nodes/node/features.npy: features".
 
         `name` is a field of the target type's table or of the only relation's table.
         """

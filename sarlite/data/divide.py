@@ -173,8 +173,8 @@ def counts_up(ids):
 
 
 def _by_type(dataset, parts, order):
-    """Yield (node type, part of each of its nodes, its node ids in the order to write, or None without `order`). `parts` and
-    `order` hold the values of all types, one type after the other.
+    """Yield (node type, part of each of its nodes, its node ids in the order to write) for each node type. `parts` and `order` hold the
+    values of all types, one type after the other; if `order` is None, so are the ids.
     """
     first = 0
     for name, part in dataset.by_type(parts).items():
@@ -226,8 +226,8 @@ def _by_row(table, new_row, chunk_size):
 
 
 def _positions_needed(table, new_src_rows, new_dst_rows):
-    """Return True if the original positions of the edges in `table` must be stored: if the stored or the renumbered edges are in another
-    order. `new_src_rows` and `new_dst_rows` have the new number of each source row and destination row.
+    """Return True if the original positions of the edges in `table` must be stored, because the stored or the renumbered edges are in
+    another order than the original edges. `new_src_rows` and `new_dst_rows` have the new number of each source row and destination row.
     """
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order

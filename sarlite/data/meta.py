@@ -206,8 +206,8 @@ def _check_types(path, meta_content):
 
 
 def _words(path, section, name, n):
-    """Return the `n` words that the folder name `name` encodes, 1 for a node type or 3 for a relation. Raise a DataError, which calls the
-    entry `section`, if it is invalid.
+    """Return the `n` words that the folder name `name` encodes, 1 for a node type or 3 for a relation. Raise a DataError, which begins with
+    `path` and `section`, for an invalid name.
     """
     try:
         return words(name, n)

@@ -182,7 +182,7 @@ def files_of(directory, meta):
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield (line numbers, names) for each `n_lines` lines of the file `path` that are not empty. A whole line is a name, and
+    """Yield (line numbers, names) of the next `n_lines` nonempty lines of the file `path`, until its end. A whole line is a name, and
     messages call it `field`.
 
     For a Parquet file with one column, rows are numbered from 0. A DataError is raised if the file cannot be read.

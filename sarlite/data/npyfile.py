@@ -218,8 +218,8 @@ def header(head, kinds="biuf"):
 
 
 def _checked_header(path, name_in_errors, allowed_kinds="biuf"):
-    """Return (dtype, shape, True for Fortran order, offset of the data, file size) of the .npy file `path`, both in bytes. Raise a
-    DataError if the size does not fit the header.
+    """Return (dtype, shape, True for Fortran order, offset of the data in bytes, file size in bytes) of the .npy file `path`. Raise a
+    DataError if the size does not fit the header, and a ValueError if the `dtype.kind` is not in `allowed_kinds`.
     """
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), allowed_kinds)

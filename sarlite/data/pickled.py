@@ -196,8 +196,8 @@ class _Machine:
         self.stack.append(target)
 
     def as_bytes(self, text, encoding="latin1"):
-        """Return the bytes of `text`, as which an old pickle protocol stores bytes, one latin-1 character per byte. The result is cached
-        per text object.
+        """Return the bytes that an old pickle protocol stored as `text`, one latin-1 character per byte. The result is cached per text
+        object.
         """
         if type(text) is not str or encoding != "latin1":
             _refuse("encodes something other than bytes")

@@ -95,11 +95,10 @@ def is_schema(value: object) -> bool:
 
 
 def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
-    """Return `dataset` with the types, relations and feature columns that `schema`, of a model's training data, lists, in its
-    order. Others are left out; messages call the data `name`.
+    """Return a `Matched`: `dataset` with only the types, relations and feature columns that `schema` lists, in the schema's order, and
+    notes about the rest. A schema describes the data that a model was trained on. Messages call the data `name`.
 
-    Columns without names on either side are matched by
-    position.
+    Columns without names in the data or in the schema are matched by position.
 
     Parameters
     ----------

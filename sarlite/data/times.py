@@ -12,8 +12,8 @@ _FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
 
 
 def show_time(time: int, kind: str | None) -> str:
-    """Return `time`, an int64, as text: a date or a UTC timestamp if `kind` is "dates", when it counts nanoseconds since 1970; else
-    the number.
+    """Return `time`, an int64, as text. If `kind` is "dates", the time counts nanoseconds since 1970, and the text is a date or a UTC
+    timestamp; else the text is the number.
 
     Examples
     --------
@@ -28,8 +28,8 @@ def show_time(time: int, kind: str | None) -> str:
 
 
 def read_time(text: str, kind: str, where: str) -> int:
-    """Return the time in `text` as an integer: nanoseconds since 1970 UTC from an ISO 8601 date or timestamp if `kind` is "dates",
-    else the whole number itself. Messages begin with `where`.
+    """Return the time in `text` as an integer. If `kind` is "dates", the text is an ISO 8601 date or timestamp, and the result counts
+    nanoseconds since 1970 UTC; else the text is a whole number. Messages begin with `where`.
 
     A timestamp without a zone is taken as UTC.
 

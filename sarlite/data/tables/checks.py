@@ -202,7 +202,7 @@ def _amounts(table, column, n_amounts, n_values):
 
 
 def word(table: Table, column: str) -> str:
-    """Return the SQL expression that reads a column's cells as words, whole numbers as digits; NULL if a cell is missing."""
+    """Return the SQL expression that reads a column's cells as text, whole numbers as digits; NULL if a cell is missing."""
     return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({quote(column)} AS VARCHAR) END)"
 
 

@@ -11,7 +11,7 @@ from sarlite.errors import DataError, DataErrors, import_optional, reading
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn errors of DuckDB in this context into DataErrors with plain messages that begin with `where`, the name of the source."""
+    """Return a context that turns errors of DuckDB into DataErrors with plain messages that begin with `where`, the name of the source."""
     duckdb = import_optional("duckdb", where)
     try:
         with reading(where):
@@ -29,7 +29,7 @@ def explained(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
-    """Turn errors of DuckDB in this context that come from mixed line ends in one of `files` into DataErrors that name the line.
+    """Return a context that turns errors of DuckDB that come from mixed line ends in one of `files` into DataErrors that name the line.
 
     The message names the first line where the line ends change.
     """

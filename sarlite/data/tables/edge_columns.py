@@ -213,8 +213,8 @@ class NumberedEdges:
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, end_fields, remedy):
-        """Return a DataError for each of `end_fields`, "src" or "dst", with an id of an edge that is no node. Each message ends with
-        `remedy`.
+        """Return DataErrors about edges with an id that is no node: one for each of `end_fields`, "src" or "dst", with such an id. Each
+        message ends with `remedy`.
         """
         source, table, errors = self._columns.source, self._columns.table, []
         for at, end in enumerate(end_fields):

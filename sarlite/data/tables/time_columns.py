@@ -35,8 +35,8 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return the SQL expression that reads a column of dates, timestamps, ISO 8601 words or whole numbers as times, with their
-    kind, as `Times`. All cells are checked.
+    """Return the SQL expression that reads a column as times, and the kind of the times, as `Times`. The column has dates, timestamps, ISO
+    8601 text or whole numbers; all cells are checked.
 
     Raises
     ------
@@ -105,7 +105,8 @@ def _nanoseconds(column):
 
 
 def date_of_word(word_sql: str) -> str:
-    """Return the SQL expression that reads the SQL word `word_sql` as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for other words.
+    """Return the SQL expression that reads the text `word_sql`, also an SQL expression, as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for any
+    other text.
 
     DuckDB needs the seconds before a time zone, and takes words such as epoch for a timestamp, which begins with a digit or
     a sign here.
@@ -124,8 +125,8 @@ def date_check(table: Table, column: str) -> CellCheck:
 
 
 def _times_in_words(table, column):
-    """Return the SQL expression that reads a column of words as times, with their kind, as `Times`, after a check of all cells. The
-    kind is "dates" if more words are dates than whole numbers, else "integers".
+    """Return the SQL expression that reads a column of text as times, and the kind of the times, as `Times`, after a check of all cells.
+    The kind is "dates" if more cells are dates than whole numbers, else "integers".
     """
     name, missing = quote(column), is_missing(table, column)
     dates = date_of_word(name)
