@@ -50,8 +50,8 @@ class EdgeValues(NamedTuple):
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
-    """Return this rank's edge values as EdgeValues, checked on all ranks together; None stands for no values. Errors append
-    `owner`, such as " of" and a relation, and edge_ids() returns the edges' global ids for them. Collective.
+    """Return this rank's edge values as EdgeValues, checked on all ranks together; None stands for no values. An error starts with
+    the kind of values and `owner`, such as " of" and a relation, and names an edge by its global id from edge_ids(). Collective.
 
     Parameters
     ----------

@@ -161,8 +161,9 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
            used_again: bool) -> Needs:
-    """Return the rows of node type number `source` that ranks need of each other for `layer`: this rank has `local_rows` and needs the
-    rows `halo`. `picked` lists the sampled edges by relation.
+    """Return the rows of node type number `source` that ranks need of each other for `layer`: this rank has `local_rows` and needs
+    the rows `halo`. `picked` lists the sampled edges by relation; `typed` has the layer's rows by type; `used_again` is True for a
+    batch that serves several steps.
     """
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)

@@ -318,8 +318,8 @@ class RelationEdges(EdgeSet):
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Array | slice) -> Array:
-        """Return the values of the edges at the positions `positions` of this CSR. `values` has the values of all edges of the part, in
-        the graph's own order.
+        """Return the values of the edges at the positions `positions` of this CSR, from `values`, the values of all edges of the
+        part in the graph's order of edge values.
 
         Parameters
         ----------

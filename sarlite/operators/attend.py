@@ -57,8 +57,8 @@ class Attention:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.EdgeDropout | None:
-        """Return the `EdgeDropout` with which kernels drop attention coefficients, (source, destination) pairs with the global ids
-        `src_ids` and `dst_ids`; None if the dropout is 0.
+        """Return the `EdgeDropout` that tells kernels which attention coefficients to drop; None if the dropout is 0. `src_ids` and
+        `dst_ids` are the global ids of the sources (CSR columns) and of the destinations (CSR rows).
 
         Parameters
         ----------

@@ -135,7 +135,8 @@ def check(evaluation: str | None, orders: tuple[str, ...]) -> None:
 
 
 def attends_products(graph: LayerContract, x: Tensor, n_heads: int, n_feat: int) -> bool:
-    """Return True if A_h (X W_h) costs no more than (A_h X) W_h, for attention coefficients A_h of `n_heads` heads h.
+    """Return True if A_h (X W_h) costs no more than (A_h X) W_h, for `n_heads` attention heads h with coefficients A_h, rows X =
+    `x` and weights W_h, (n_in, `n_feat`).
 
     Parameters
     ----------

@@ -63,7 +63,9 @@ class Sum:
         return {"weight": weight, "eid": index} if self.weighted else {}
 
     def columns_scale(self, block: Edges) -> Array | None:
-        """Return `src_scale` of the block's CSR columns (its sources), (n_columns,) float64; None if `src_scale` is None."""
+        """Return the factors of the block's sources (CSR columns), (n_columns,) float64, taken from `src_scale`, the factors of all
+        sources; None if the sum has no such factors.
+        """
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
 
 

@@ -90,9 +90,8 @@ def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _difference(expected, taken):
-    """Return (edges whose counts in `expected` and `taken` differ, for each its count in `expected` minus its count in `taken`).
-    `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its destination row
-    and source id, and counts (k,) int64.
+    """Compare two lists of edges, `expected` and `taken`, whose items are (destination rows, source ids). Return (edges, counts):
+    the edges (row, id) that do not occur equally often in both, (k, 2), and how much more often each is in `expected`, (k,) int64.
     """
     n = sum(len(dst) for dst, _ in expected)
     pairs = np.concatenate([np.empty((0, 2), np.int64), *(np.stack(each, 1).astype(np.int64)

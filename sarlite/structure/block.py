@@ -114,7 +114,9 @@ class Edges:
 
     @property
     def whole_indptr(self):
-        """Row pointers of a CSR with a row for every destination row, (n_dst + 1,). A new array if `rows` is not None."""
+        """Row pointers of a CSR with a row for every destination row, (n_dst + 1,): `indptr`, or a new array if this CSR leaves out
+        rows without edges.
+        """
         if self.rows is None:
             return self.indptr
         ends = np.zeros(self.n_dst + 1, np.int64)
@@ -287,7 +289,9 @@ class ColumnRange(Edges):
 
     @cached_property
     def n_edges(self):
-        """Number of edges, counted in the block's indices; `transpose` would give it too, but not every schedule needs a transpose."""
+        """Number of edges, counted in the indices of `block`. The number is in `transpose` too, but computing a transpose for it
+        would be a waste if the schedule needs none.
+        """
         return int(np.count_nonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop)))
 
     def anew(self):

@@ -108,8 +108,8 @@ def add_self_loops(indptr: Array, indices: Array, first_row: int) -> tuple[Array
 
 
 def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array, first_row: int, fill: Any) -> Array:
-    """Return edge `values` with `fill` inserted for each self loop that `add_self_loops` has added. `indptr`, `indices` and `added`
-    (mask of rows with a new loop) are its results, `first_row` its argument.
+    """Return edge `values` with `fill` inserted for each self loop that `add_self_loops` added. Pass the results of this function,
+    `indptr`, `indices` and `added` (mask of rows with a new loop), and its argument `first_row`.
 
     Parameters
     ----------

@@ -113,8 +113,8 @@ def fennel(edges: ReadableEdges, n_parts: int, *, train: Array | None = None, ba
 
 
 class _Parts:
-    """State of a partition in progress: each node's part, and the matrix `loads`, (n_counts, n_parts), of the amount of each
-    balanced count in each part. "nodes" has a count for each node type, "edges" and "train" have one each.
+    """State of a partition in progress: each node's part, and `loads`, (n_counts, n_parts), the amount in each part of each count
+    that is balanced. "nodes" is one count for each node type; "edges" and "train" are one count each.
     """
 
     def __init__(self, edges, n_parts, train, balance, types, seed, block_edges):

@@ -289,7 +289,7 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
 
 def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece_bytes: int) -> Iterator[bool]:
     """Transfer `array` to or from rank `peer`, `piece_bytes` at a time, where start(piece, peer) starts a send or a receive. Each
-    `next` polls the request, and yields True if a piece ended since the last one.
+    `next` polls the request, and yields True if a piece ended since the last poll.
     """
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
@@ -333,8 +333,8 @@ def _check_same(headers: Sequence[Sequence[int]]) -> None:
 
 
 def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
-    """Return (positions in the halo list, steps that computed the rows, rows) of the exchange `job`, as views of the bytes `message`,
-    whose header is `header`.
+    """Return (positions in this rank's list of halo rows, steps that computed the rows, rows), the content of one rank's `message`
+    in the exchange `job`, as views of its bytes. `header` is the message's header.
     """
     step, _, _, n, has_steps = header
     _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
