@@ -110,8 +110,8 @@ def check_edge_lists(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]],
 
 def check_part_relations(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike],
                         edge_ids: Mapping[Relation, ArrayLike] | None) -> RelationArrays:
-    """Check this rank's part: {relation: CSR (indptr, indices) of in-edges}, ids of its nodes and ids of its edges (optional).
-    Return ({relation: InEdges}, {node type: node ids}, {relation: edge ids, if passed}).
+    """Check the arrays of this rank's part: `edges`, {relation: CSR (indptr, indices) of in-edges}, and the ids of its nodes and
+    edges. Return ({relation: InEdges}, {node type: node ids}, {relation: edge ids}); the last dict has the relations in `edge_ids`.
     """
     if not all(isinstance(argument, Mapping) for argument in (edges, node_ids, edge_ids or {})):
         raise ConfigError("edges, node_ids and edge_ids are dicts, by relation, by type and by relation")

@@ -111,8 +111,8 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
 
 def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
     """Return each edge's index into the edge values, (n_edges,). `caller_index` has the edge's position in the caller's list of
-    `n_caller_edges` edges, or a negative number for an edge that was added. Remaining edges of the caller are numbered in their
-    order; added edges follow.
+    `n_caller_edges` edges, or a negative number for an edge that was added. The caller's edges that were not dropped come first, in
+    their order; added edges follow.
 
     Parameters
     ----------

@@ -740,8 +740,8 @@ class Graph(LayerGraph):
 
 def _unpickled(edges: InEdges, dst_ids: Array, src_ids: Array | None, edge_ids: Array | None, options: Options,
                facts: dict[str, Any]) -> Graph:
-    """Rebuild an undivided graph from what `Graph.__reduce__` pickled: its in-edges, ids (None: not bipartite; edge ids 0, 1, 2,
-    ...), options, and further fields of GraphParts in `facts`.
+    """Rebuild an undivided graph from what `Graph.__reduce__` pickled: its in-edges, ids, options, and further fields of GraphParts
+    in `facts`. `src_ids` is None unless the graph is bipartite; `edge_ids` is None for the ids 0, 1, 2, ...
     """
     n_src = None if src_ids is None else len(src_ids)
     return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,

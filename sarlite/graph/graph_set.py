@@ -191,9 +191,9 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return this rank's (row number of its first node; in-edges of `members`, the graph with an edge into each graph of the
-        set from each of its nodes; in-edges of `nodes`, the graph of all nodes). Row numbers count the nodes of all ranks. The
-        first call is collective.
+        """Return (row number of this rank's first node, in-edges of `members`, in-edges of `nodes`) for this rank. The graph
+        `members` has an edge from each node to its graph, `nodes` has the edges between nodes. Row numbers count the nodes of all
+        ranks. The first call is collective.
         """
         if self._local_edges is None:  # a cached_property has a lock that ranks as threads would share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])

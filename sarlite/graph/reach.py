@@ -25,8 +25,8 @@ class Reach:
 
     @property
     def hops(self) -> int:
-        """Number of layers that the model asked for, or if it asked for none, of its aggregations: the largest number of edges
-        between a node and a node that its output depends on.
+        """Largest number of edges between a node and a node that its output depends on. This is the number of layers that the model
+        asked for, or of its aggregations if it asked for no layers.
         """
         return self.n_layers or self.n_aggregations
 

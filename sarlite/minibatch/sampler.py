@@ -34,8 +34,8 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions in `rows`, this rank's row numbers, of those that are destinations of this set's edges. The result is an
-        array, or slice(None) if the set belongs to a whole graph.
+        """Return the positions in `rows` of the rows that are destinations of this set's edges; `rows` are row numbers of this
+        rank. The result is an array, or slice(None) if the set belongs to a whole graph.
 
         For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
         """

@@ -40,7 +40,7 @@ class Transposes:
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[PickedGraph | PickedRelations]) -> None:
-        """Compute the transposes that `learn` recorded in `graphs`, the layers' graphs of a new batch."""
+        """Compute and store the transposes that `learn` recorded, in `graphs`, the layers' graphs of a new batch."""
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)

@@ -299,8 +299,9 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
 
 
 def _reversed(comm, halo_needs, dst_ids, schedule):
-    """Return a copy of `schedule` for the reversed edges. It is `schedule` itself if the edges are symmetric, and source and
-    destination rows have the same ids; `dst_ids` are the ids of the destination rows. Collective.
+    """Return the schedule of the reversed edges, with the same mode and transport as `schedule`. If the edges are symmetric and
+    source and destination rows have the same ids, return `schedule`, which serves both directions. `dst_ids` are the ids of this
+    rank's destination rows. Collective.
     """
     (cut,), n_src = halo_needs.cuts, schedule.plan.n_src
     same_ids = all(comm.allgather(np.array_equal(dst_ids, halo_needs.src_ids[comm.rank])))

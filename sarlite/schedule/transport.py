@@ -301,8 +301,9 @@ class Push(Transfer):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (buffer of bytes, arrays of zeros in the buffer, one per input), to which a block adds the gradients of the peers'
-        rows of `piece`, and which is then sent to the rows' owners. For a piece of this rank's own rows return (None, `d_arrays`).
+        """Return (buffer of bytes, list of arrays of zeros in the buffer, one per input) for the gradients of the peers' rows of
+        `piece`. A block adds its gradients to the arrays; the buffer is then sent to the rows' owners. For a piece of this rank's
+        own rows return (None, `d_arrays`).
         """
         if not piece.arrivals:
             return None, self.d_arrays

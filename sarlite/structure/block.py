@@ -138,8 +138,8 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self) -> "Edges":
-        """Return the same edges for one use: a `ColumnRange` returns a copy, so that the CSR that is computed and stored is freed
-        with the copy; all other edges return `self`.
+        """Return an object with the same edges that its caller may drop, to free the CSR that it computes and stores. A
+        `ColumnRange` returns a copy; other edges compute no CSR and return `self`.
         """
         return self
 

@@ -90,8 +90,9 @@ class Blocks(NamedTuple):
 
 
 def blocks(counts: Array, clustering: Array) -> Blocks:
-    """Divide nodes, sorted by degree with counts[d] of degree d, into consecutive Blocks of d + 1 nodes, d the least degree in the
-    block. Pairs in a block are joined with probability clustering[d]^(1/3), which gives the clustering coefficient clustering[d].
+    """Divide nodes, sorted by degree with counts[d] of degree d, into consecutive Blocks of d + 1 nodes, where d is the least
+    degree in the block. Pairs in a block are joined with probability clustering[d]^(1/3), which gives the clustering coefficient
+    clustering[d].
     """
     first_nodes, least_degrees = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = end = int(counts[:2].sum())

@@ -108,8 +108,8 @@ def add_self_loops(indptr: Array, indices: Array, first_row: int) -> tuple[Array
 
 
 def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array, first_row: int, fill: Any) -> Array:
-    """Return edge `values` with `fill` inserted for each self loop that `add_self_loops` added. Pass the results of this function,
-    `indptr`, `indices` and `added` (mask of rows with a new loop), and its argument `first_row`.
+    """Return edge `values` with `fill` inserted for each self loop that `add_self_loops` added. `indptr`, `indices` and `added`
+    (mask of rows with a new loop) are what `add_self_loops` returned, and `first_row` is the argument that it got.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Arra
 def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
                      chunk: int) -> tuple[Array, Array, Array]:
     """Return (indptr, indices, origin), a CSR with sorted rows, of a list of edges: origin[k] is the list position of entry k, or
-    -1 for positions from `n_input` on, the added edges. `columns` has the column of each listed edge; The argument `origin`,
+    -1 for positions from `n_input` on, the added edges. `columns` has the column of each listed edge. The argument `origin`,
     overwritten, has the list positions grouped by row, with row pointers `indptr`. `drop_equal` keeps only the first of equal
     edges.
 

@@ -217,8 +217,8 @@ def owners(rows: Array, offsets: Array) -> Array:
 
 
 def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
-    """Return (where, needs) for in-edges of part `rank`: where[k][q] are the positions in set k of the edges from part q, and
-    needs[q] the rows that part q must send. Part q owns rows offsets[q] .. offsets[q + 1] - 1.
+    """Return (where, needs) for `sets`, a list of sets of in-edges of part `rank`. where[k][q] are the positions in sets[k] of the
+    edges from part q; needs[q] are the rows that part q must send. Part q owns rows offsets[q] .. offsets[q + 1] - 1.
 
     Parameters
     ----------
@@ -260,8 +260,9 @@ def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[lis
 
 def by_owner(sets: Sequence[InEdges], where: list[list[Any]], needs: Sequence[Array], offsets: Array,
              rank: int) -> list[EdgesByOwner]:
-    """Return an EdgesByOwner for each of `sets`, in-edges of part `rank`. where[k][q] are the positions in set k of the edges from
-    part q, needs[q] the rows that part q sends; part q owns rows offsets[q] .. offsets[q + 1] - 1.
+    """Return a list of EdgesByOwner, one for each of `sets`, which are sets of in-edges of part `rank`. where[k][q] are the
+    positions in sets[k] of the edges from part q; needs[q] are the rows that part q sends. Part q owns rows offsets[q] .. offsets[q
+    + 1] - 1.
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """

@@ -43,9 +43,9 @@ def _reduced(losses: Array, weight: Array | None, divisor: float | None) -> Arra
 
 
 def _row_factor(g: Array, weight: Array | None, divisor: float | None) -> Array | float:
-    """Return the gradient with respect to k losses of sum(losses * weight) / divisor, or of losses * weight if `divisor` is None,
-    where `weight` None stands for 1. `g` is the gradient of this result. The gradient has the shape (k, 1), or is a number that is
-    equal for all losses.
+    """Return the gradient of a reduced loss with respect to the k losses that were reduced: (k, 1), or one number that is equal for
+    all losses. The reduced loss, with the gradient `g`, is sum(losses * weight) / divisor, or losses * weight if `divisor` is None.
+    A `weight` of None stands for 1.
     """
     factor = float(g) / divisor if divisor is not None else g[:, None]
     return factor if weight is None else (factor * weight[:, None]).astype(weight.dtype, copy=False)
@@ -223,8 +223,8 @@ def _fixed(name: str, values: Operand) -> Array:
 
 
 def _check_weights(name: str, weights: Array, rows: Any) -> None:
-    """Raise a DataError if a weight in weights[rows] is negative or not finite; it gives `name` and the position of the first such
-    weight.
+    """Raise a DataError if a weight in weights[rows] is negative or not finite; the error gives `name` and the position of the
+    first such weight.
     """
     chosen = weights[rows]
     wrong = np.flatnonzero(~((chosen >= 0) & (chosen < np.inf)))

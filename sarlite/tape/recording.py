@@ -78,8 +78,8 @@ def retained() -> bool:
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return the context of a backward pass. `again` is True if the same tape may be passed again; until the end of the context
-    `retained` returns it.
+    """Return a context, until whose end `retained()` returns `again`: True during a backward pass after which the same tape may be
+    passed again.
     """
     return _set("retained", again)
 

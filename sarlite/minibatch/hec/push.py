@@ -1,4 +1,4 @@
-"""Asynchronous pushes of rows to the peers whose halo includes these rows, by a thread (DistGNN-MB alg. 2, AEP)."""
+"""Asynchronous pushes of rows by a thread to the peers that have these rows as halo rows (DistGNN-MB paper, algorithm 2)."""
 
 import math
 import time
@@ -120,8 +120,8 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Wait for the exchange that `submit(step, layer, ...)` started. Return a list with (positions in the halo list, steps that
-        computed the rows, rows) from each rank.
+        """Wait for the exchange that `submit(step, layer, ...)` started. Return a list by sending rank of (positions in this rank's
+        list of halo rows, steps that computed the rows, rows).
 
         Returns
         -------
@@ -210,8 +210,8 @@ class _Link:
             raise self.failure
 
     def work(self, may_continue: Callable[[], bool]) -> Iterator[tuple[tuple[int, int], list[Rows]]]:
-        """Carry out the queued jobs while may_continue() is True; yield ((step, layer), received rows by rank) of each job. The
-        push thread runs this method.
+        """Carry out the queued jobs (exchanges) while may_continue() is True; yield ((step, layer), received rows by rank) of each
+        job. The push thread runs this method.
         """
         while may_continue():
             job = self.jobs.popleft()

@@ -223,6 +223,6 @@ class RowTable:
         return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
     def _room(self, rows: Array) -> Array:
-        """Return uninitialized memory for `n_lines` rows with the dtype and row shape of `rows`."""
+        """Return uninitialized memory for the `n_lines` rows that this table has room for, with the dtype and row shape of `rows`."""
         shape = self.n_lines, *np.shape(rows)[1:]
         return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))

@@ -16,7 +16,7 @@ Message = tuple[Array, Array | None, Array]
 
 
 class SendLists:
-    """Lists of the local rows that each peer has as halo (DistGNN-MB's db_halo, alg. 1).
+    """Lists of the local rows that each peer has as halo (db_halo in algorithm 1 of the DistGNN-MB paper).
 
     The lists are stored as a CSR with an entry (peer, slot) for each listed row and peer. A *slot* is the position of a
     row in a peer's list.
@@ -62,7 +62,7 @@ class SendLists:
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
         """Return for each rank the pair (positions in `rows`, positions in the rank's list) of those local `rows` that the rank has
-        as halo. The rank's list has all rows of this rank that the other rank has as halo.
+        as halo. A rank's list has all of this rank's rows that are halo rows there.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class PaperPush:
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
         """Return for each rank (positions in its halo list, None, values) of those `rows` that it has as halo. `h` has the values
-        of `rows`, which `step` computed; None says that no row is older. `asked` is not used, because peers request nothing.
+        of `rows`. The None stands for `step`, which computed all rows; `asked` is not used, because peers request nothing.
 
         At most `limit` rows are drawn for each rank.
         """
