@@ -378,8 +378,12 @@ class Trainer:
 
     def _begin(self, step):
         """Make an iterator over the training batches from the global step `step` to the end of its epoch, and set the number of the next
-        step to `step`.
+        step to `step`. Raise a ConfigError if the model has a parameter that it did not have when the trainer was made.
         """
+        new = next((name for name, p in self.model.named_parameters() if p.flat is None or p.flat() is not self.flat), None)
+        if new is not None:
+            raise ConfigError(f"parameter {new!r} was added to the model after the Trainer was made, so no step would change it: "
+                              "make a new Trainer, or assign values by load_state_dict")
         if self._remaining is not None:
             self._remaining.close()  # ends the sampling thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step

@@ -201,3 +201,16 @@ def test_fit_tells_a_plateau():
     """A schedule of the trainer hears of evaluations; a function around a step would not."""
     rates = [record["lr"] for record in fitted(Solo(), epochs=(40,), schedule=optim.Plateau(0.5, 1))[2]]
     assert rates[0] == 2 * next(rate for rate in rates if rate < rates[0])
+
+
+@pytest.mark.parametrize("value", [nn.Parameter(np.zeros(3)), nn.Linear(6, 3, rng=nn.Random(0), dtype=np.float64)])
+@pytest.mark.parametrize("attribute", ["more", "convs"])
+def test_parameters_that_no_step_would_change_are_refused(attribute, value):
+    """A further parameter or layer, or one in place of the model's layers."""
+    graph, rng = whole(), nn.Random(2)
+    model = SAGE(6, 3, layers=2, hidden=8, rng=rng, dtype=np.float64)
+    trainer = Trainer(graph, model, FEATURES, LABELS, TRAIN, VAL, optimizer=OPTIMIZERS["plain"], rng=rng)
+    trainer.step()
+    setattr(model, attribute, value)
+    with pytest.raises(ConfigError, match=f"'{attribute}.*was added to the model after the Trainer was made"):
+        trainer.step()
