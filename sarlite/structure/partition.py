@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, check_int
 from sarlite.structure import balance as balancing
 from sarlite.structure import validation
 from sarlite.structure.fennel import EdgesInMemory, fennel
@@ -84,8 +84,7 @@ def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis"
         raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
     if not 1 <= n_parts <= MOST_PARTS:
         raise ConfigError(f"n_parts: {n_parts} is outside 1 <= n_parts <= {MOST_PARTS}")
-    if seed < 0:
-        raise ConfigError(f"seed: {seed} is below 0")
+    check_int("seed", seed)
     balancing.check(balance)
     if method in BALANCED and (n_parts == 1 or n_nodes <= n_parts or indices.size == 0):
         method = "contiguous"

@@ -80,7 +80,7 @@ def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
     (2.0, 1.5)
     """
     losses = LOSSES[form]
-    name, colon, text = (word or next(iter(losses))).partition(":")
+    name, colon, text = str(word or next(iter(losses))).partition(":")
     if name not in losses:
         raise ConfigError(f"loss of task {form}: {word!r} is not one of {', '.join(losses)}"
                           f"{suggestion(name, losses)}", "loss")

@@ -130,7 +130,8 @@ def test_the_seed_decides(graph):
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"n_parts": 0}, "n_parts: 0"), ({"n_parts": 2, "method": "best"}, "method: 'best'"), ({"n_parts": 2, "seed": -1}, "seed: -1")],
+    [({"n_parts": 0}, "n_parts: 0"), ({"n_parts": 2, "method": "best"}, "method: 'best'"), ({"n_parts": 2, "seed": -1}, "seed is -1"),
+     ({"n_parts": 2, "seed": 1.5}, "seed is 1.5")],
 )
 def test_impossible_options_are_named(graph, options, message):
     with pytest.raises(ConfigError, match=message):
