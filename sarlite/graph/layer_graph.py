@@ -1,6 +1,6 @@
 """LayerGraph: the graph that one layer computes on."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 
 import numpy as np
@@ -288,6 +288,9 @@ class LayerGraph(SharedState):
         ConfigError
             An input is the same on every rank, while each rank has rows of its own.
         """
+        for argument, values in (("src", src), ("dst", dst), ("edge", edge)):
+            if values is not None and not isinstance(values, Mapping):
+                raise ConfigError(f"{message}: {argument} is a {type(values).__name__}, but must be a dict of arrays by name")
         if edge:
             check_unambiguous(self.ambiguous_edge_count, message)
         inputs: list[Tensor] = []

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
+from sarlite.errors import ShapeError
 from sarlite.numerics.edge_sums import FloatSum
 from sarlite.operators.contract import ROWS
 from sarlite.operators.fn import MessageFunction
@@ -68,6 +69,8 @@ class Custom:
             other = self._record_others()
             if other is None or recording.program.difference(other.program):
                 recording = self._record(self._zeros)  # by now the message has filled any cache of its own
+            if other is not None:
+                self._check_edges_are_separate(recording, other)
             self.case2 = (reducer.needs_messages or recording.depends_on_src() or other is None
                           or not recording.same_tape(other))
             sinks = {id(sink): sink for run in (recording, other) if run is not None for sink in run.captured()}
@@ -158,6 +161,26 @@ class Custom:
     def _record(self, arrays):
         with np.errstate(all="ignore"):  # a warning about made-up rows would mislead the user
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
+
+    def _check_edges_are_separate(self, alone, other):
+        """Raise a ShapeError if the message function, called on two edges at once, returns another row for the first edge than it does
+        for this edge alone. `alone` and `other` are the recordings of the two edges, each alone.
+
+        Blocks have any number of edges, so the result of such a function would depend on the division into parts.
+        """
+        name = getattr(self.message, "__name__", type(self.message).__name__)
+        arrays = [np.concatenate([a._data, b._data]) for a, b in zip(alone.leaves, other.leaves)]
+        try:
+            with set_grad(False), np.errstate(all="ignore"):
+                outputs = Recording(self.message, self.names, arrays, self._learns, [np.zeros(2, np.int64)] * 3).outputs
+        except (ShapeError, ValueError) as error:
+            raise ShapeError(f"message {name}: one edge can be computed, but not two at once: {error}") from error
+        for one, both in zip(alone.outputs, outputs):
+            first = both._data[:1]
+            if first.shape != one.shape or not np.allclose(first, one._data, rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise ShapeError(f"message {name}: the row of an edge depends on other edges of the same call, as after a "
+                                 "mean over axis 0, or after a product with one number an edge, shape (n_edges,), which "
+                                 "counts as a row: a message computes each row from the edge's own rows")
 
     def _record_others(self):
         """Call the message function on a single edge and return the recording; None if the call raises an exception. The source

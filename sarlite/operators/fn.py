@@ -315,8 +315,8 @@ def message(function: MessageFunction, src: Inputs | None = None, dst: Inputs | 
     Parameters
     ----------
     function : callable (src, dst, edge) -> Tensor, or (score, value) for reducer softmax
-        Gets three dicts of tensors with one row for each edge, and returns tensors with one row for each edge. See
-        `Graph.aggregate`.
+        Gets three dicts of tensors with one row for each edge, and returns tensors with one row for each edge. A row
+        must not depend on other edges. See `Graph.aggregate`.
     src, dst, edge : dict of str to Tensor or ndarray, optional
         Inputs of the function by name: arrays of n_src, n_dst and n_edges rows. Edges are in the order of
         `graph.edge_ids`.
@@ -341,4 +341,4 @@ def message(function: MessageFunction, src: Inputs | None = None, dst: Inputs | 
     >>> graph.aggregate(fn.message(difference, {"x": x}, {"x": x}), "max").data.tolist()
     [[0.0], [1.0], [3.0]]
     """
-    return Message(function, src or {}, dst or {}, edge or {})
+    return Message(function, *({} if inputs is None else inputs for inputs in (src, dst, edge)))

@@ -7,7 +7,7 @@ import pytest
 
 from sarlite import Graph, Tensor, nn
 from sarlite.comm import threads
-from sarlite.errors import ShapeError
+from sarlite.errors import ConfigError, ShapeError
 from sarlite.kernels import Buffers
 from sarlite.tape import no_grad
 from tests.helpers.graph.piece_cases import in_small_pieces
@@ -260,3 +260,26 @@ def test_a_pair_for_a_reducer_of_one_tensor_is_refused(reducer):
     graph, x = Graph.from_edges(SRC, DST, N), Tensor(X)
     with pytest.raises(ShapeError, match="the message returned 2 tensors, but only reducer 'softmax' takes a pair"):
         graph.aggregate(lambda src, dst, edge: (src["x"], src["x"]), reducer, src={"x": x})
+
+
+TRIANGLE, EDGE_WEIGHTS = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), np.arange(1.0, 4.0)
+
+
+@pytest.mark.parametrize("message, width, text", [
+    (lambda src, dst, edge: src["x"] - src["x"].mean(0), 3, "depends on other edges"),
+    (lambda src, dst, edge: src["x"] * edge["w"], 1, "depends on other edges"),
+    (lambda src, dst, edge: src["x"] * edge["w"], 3, "not two at once"),
+])
+def test_a_row_that_depends_on_other_edges_is_refused(message, width, text):
+    """With three edges, a weight of shape (n_edges,) would multiply the three columns of each row."""
+    with pytest.raises(ShapeError, match=text):
+        TRIANGLE.aggregate(message, "sum", src={"x": np.ones((3, width))}, edge={"w": EDGE_WEIGHTS})
+    out = TRIANGLE.aggregate(lambda src, dst, edge: src["x"] * edge["w"].reshape(-1, 1), "sum", src={"x": np.ones((3, width))},
+                             edge={"w": EDGE_WEIGHTS})  # fmt: skip
+    assert out.data.tolist() == [[3.0] * width, [1.0] * width, [2.0] * width]
+
+
+@pytest.mark.parametrize("argument", ["src", "dst", "edge"])
+def test_inputs_that_are_no_dict_are_refused(argument):
+    with pytest.raises(ConfigError, match=f"{argument} is a Tensor, but must be a dict of arrays by name"):
+        TRIANGLE.aggregate(lambda src, dst, edge: src["x"], "sum", **{"src": {"x": np.ones((3, 2))}, argument: Tensor(np.ones((3, 2)))})
