@@ -8,8 +8,8 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Class of a package's module object that imports a public name at its first use, from the module that `_homes` names. Importing a
-    module with the same name as a public name does not replace the public name.
+    """Package whose public names are imported at their first use; `_homes` maps each name to the module that defines it. Importing a
+    submodule that is called like a public name does not replace the public name.
     """
 
     _homes: Mapping[str, str]

@@ -189,8 +189,8 @@ def _row_arrays(table):
 
 
 def _new_rows(parts, offsets, order, chunk_size):
-    """Return the new row number of each node, indexed by original id. Part p gets the rows from `offsets[p]` on, and its nodes
-    follow `order`, or ascending ids if it is None. `chunk_size` nodes are processed at a time.
+    """Return the new row number of each node, indexed by original id, where `parts` has the part of each node. Part p gets the rows from
+    `offsets[p]` on, and its nodes follow `order` (None: ascending ids). `chunk_size` nodes are processed at a time.
     """
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, chunk_size):

@@ -45,8 +45,8 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
     """Return a context that yields the data set `spec`, memory-mapped, with as many parts as `comm` has ranks. `partition`, `order` and
-    `balance` say how nodes are divided; by default the stored parts are used if they fit. Data divided anew are in a temporary folder below
-    `scratch` (None: the system's), and `changes`, such as undirected=True, change edges or features. Collective.
+    `balance` say how nodes are divided (by default as stored, if that fits), in a temporary folder below `scratch`. `verify` compares
+    checksums; `task`, `allow_empty`, `relational`, `transforms` and `changes` are arguments of `load`. Collective.
 
     Parameters
     ----------
@@ -173,7 +173,8 @@ def _files_to_verify(comm, directory):
 
 def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_folder, progress, seconds, load_options, graph_changes):
     """Load the data set of `request`, a DivisionRequest, and divide it for `n_ranks` ranks, unless its stored parts can serve. Return (data
-    set in memory, None) for one rank, else (None, directory that all ranks map): `stored_directory`, or a temporary folder.
+    set in memory, None) for one rank, else (None, directory that all ranks map): `stored_directory`, or a folder below `scratch_folder`.
+    `verify`, `load_options` and `graph_changes` are arguments of `load`.
 
     `exit_stack` keeps locks and temporary folders until it is closed.
     """

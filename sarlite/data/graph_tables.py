@@ -81,7 +81,7 @@ class _Table:
         return sum(array.nbytes for array in self.arrays().values())
 
     def equals(self, other: "_Table") -> bool:
-        """Return True if another table has the same arrays, in values and dtypes."""
+        """Return True if the table `other` has the same arrays, in values and dtypes."""
         one, two = self.arrays(), other.arrays()
         same = one.keys() == two.keys()
         return same and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
@@ -212,7 +212,7 @@ class NodeTable(_Table):
         return self.n_nodes
 
     def equals(self, other: _Table) -> bool:
-        """Return True if another table has the same classes, task and arrays, in values and dtypes."""
+        """Return True if the table `other` has the same classes, task and arrays, in values and dtypes."""
         same = isinstance(other, NodeTable) and (self.n_classes, self.task) == (other.n_classes, other.task)
         return same and super().equals(other)
 

@@ -183,7 +183,7 @@ def _check_names(path, meta_content):
 
 
 def _check_one_kind(path, meta_content):
-    """Raise a DataError unless the meta.json of a graph of one node type lists just the type `node` and its relation."""
+    """Raise a DataError unless `meta_content`, the meta.json of a graph of one node type, lists just the type `node` and its relation."""
     for section, name in (("nodes", NODE), ("edges", key(*RELATION))):
         if list(meta_content[section]) != [name]:
             raise DataError(f"{path}: {section}: {', '.join(meta_content[section]) or 'nothing'}; a graph of one kind, which names "
@@ -191,7 +191,9 @@ def _check_one_kind(path, meta_content):
 
 
 def _check_types(path, meta_content):
-    """Raise a DataError unless the relations and the target in meta.json name its node types, and only the target has labels and splits."""
+    """Raise a DataError unless the relations and the target in `meta_content` name its node types, and only the target has labels and
+    splits.
+    """
     types = [_words(path, "nodes", name, 1)[0] for name in meta_content["nodes"]]
     for name in meta_content["edges"]:
         check_relation(_words(path, "edges", name, 3), types, path)
@@ -216,8 +218,8 @@ def _words(path, section, name, n):
 
 
 def _needed(meta_content, section, name):
-    """Return the fields whose arrays meta.json must list for the node type (if `section` is "nodes") or relation (if "edges") with the
-    folder name `name`.
+    """Return the fields whose arrays `meta_content`, the dict in meta.json, must list for a table. The table has the folder name `name`,
+    and is of a node type if `section` is "nodes", or of a relation if "edges".
     """
     if section == "edges":
         return ("indptr", "indices")

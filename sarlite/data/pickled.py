@@ -99,8 +99,8 @@ def _zipped(path, size):
 
 
 def _last_pickle(data):
-    """Return the bytes of the last of the four pickles in a file of `torch.save`'s older format. The first three are a magic
-    number, a version, and facts about the machine.
+    """Return the bytes of the last of the four pickles in `data`, the content of a file of `torch.save`'s older format. The first three are
+    a magic number, a version, and facts about the machine.
     """
     file, ends = io.BytesIO(data), [0]
     for _ in range(3):

@@ -91,8 +91,9 @@ class RawGraph:
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
                  provenance=None):
-        """Return the Dataset of this graph, with edges sorted by destination. `undirected`, `self_loops` and `deduplicate` add or
-        merge edges, `normalize` divides rows of features by their sum, and messages call the data `source`.
+        """Return the Dataset of this graph, with edges sorted by destination. `undirected`, `self_loops` and `deduplicate` add or merge
+        edges, and `normalize` divides rows of features by their sum. Messages call the data `source`, and `provenance` is a dict about
+        their origin.
 
         Parameters
         ----------

@@ -16,8 +16,8 @@ _ROWS = 1 << 16
 
 def headings(task, n_columns, class_names, embeddings):
     """Return (headings of the label columns, headings of the number columns) of a table of a model's results with `n_columns` numbers per
-    row. If `embeddings`, the numbers are the outputs of a layer, else predictions for `task`; `class_names` (None: numbers) name the
-    classes.
+    row. If `embeddings`, the numbers are the outputs of a layer, else predictions for `task` with the classes `class_names` (None: 0, 1,
+    ...).
 
     Examples
     --------
@@ -36,7 +36,7 @@ def headings(task, n_columns, class_names, embeddings):
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, id_headings=("id",)):
     """Write a model's results to `path` as a table of ids, `labels` (None: no such columns) and `numbers`, such as probabilities.
     `ids(first, last)` returns the columns of ids of rows `first` to `last` - 1, whose headings are `id_headings`. If `embeddings`, the
-    numbers are the outputs of a layer, else predictions for `task`.
+    numbers are the outputs of a layer, else predictions for `task` with the classes `class_names` (None: 0, 1, ...).
 
     The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
     destination in place of id, with relation between them if there are several relations; links have a score and possibly a
@@ -82,8 +82,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
 
 
 def write_pieces(path, names, pieces):
-    """Write a table with columns called `names` to `path`, completely or not at all. `pieces` yields consecutive rows: a list of columns
-    each.
+    """Write a table with columns called `names` to `path`, completely or not at all. `pieces` yields the next rows of the table, as a list
+    of columns.
 
     Parameters
     ----------

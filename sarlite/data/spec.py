@@ -124,9 +124,9 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
          transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Return the data set that `spec` names, such as "sbm:nodes=100" or a directory. It is validated unless `check` is False. `changes`,
-    such as undirected=True, change edges or features. `relational` must be True for a graph of several node types; `n_bytes` limits memory,
-    with files in `folder`.
+    """Return the data set that `spec` names, such as "sbm:nodes=100" or a directory, after `changes`, such as undirected=True. It is
+    validated unless `check` is False; `verify` compares checksums, and splits in `allow_empty` may be empty. `relational` must be True for
+    several node types, `transforms` are a model's transforms of features, and `n_bytes` limits memory, with files in `folder`.
 
     Parameters
     ----------

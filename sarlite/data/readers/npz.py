@@ -21,8 +21,8 @@ from sarlite.structure.edges import destinations, row_chunks
 
 
 def describe(path, workspace, options):
-    """Return a description of the tables in `path`, a NumPy archive with a graph in CSR, which DuckDB reads. Compressed arrays are
-    unpacked into `workspace`.
+    """Return a Description of the tables in `path`, a NumPy archive with a graph in CSR, which DuckDB then reads. Compressed arrays are
+    unpacked into the folder of `workspace`. `options` may have classes and task of the labels, and train, val and seed of a random split.
 
     The members are adj_indptr, adj_indices, adj_shape, optionally adj_data (weights, unless all are 1), attr_* or
     attr_matrix, and labels.
@@ -137,8 +137,8 @@ def member(path, name, optional=False, folder=None):
 
 
 def _unpacked(file, path, dtype, shape, fortran, offset):
-    """Unpack a compressed array from the open archive `file` to the file `path`, and return its memory map. The array has `dtype`
-    and `shape`, and begins at byte `offset` of its .npy file.
+    """Unpack a compressed array from the open archive `file` to the file `path`, and return its memory map. The array has `dtype` and
+    `shape`, is in Fortran order if `fortran`, and begins at byte `offset` of its .npy file.
     """
     file.seek(0)
     with writing(path), path.open("wb") as out:

@@ -32,8 +32,8 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Return a description of the tables in `path`, a graph of PIGO, and in the files with a row per node that `options` name.
-    DuckDB reads the tables.
+    """Return a Description of `path`, a graph of PIGO, and of the files with a row per node that `options` name, such as "features"; DuckDB
+    then reads them. `workspace` is not used.
 
     An edge is directed from its row of the CSR to its column.
 

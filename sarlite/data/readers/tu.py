@@ -142,7 +142,9 @@ def _column(prefix, name, dtype, n_rows=None):
 
 
 def _labels(path_prefix, task, n_graphs):
-    """Return (labels of the `n_graphs` graphs, a model's number of outputs, names of the classes, or None if `task` is not "classify")."""
+    """Return (labels of the `n_graphs` graphs, a model's number of outputs, names of the classes, or None if `task` is not "classify"),
+    read from the files whose paths begin with `path_prefix`.
+    """
     if task not in (None, "classify"):
         file = _file(path_prefix, "graph_attributes")
         return *read_labels(_rows(path_prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
@@ -151,8 +153,8 @@ def _labels(path_prefix, task, n_graphs):
 
 
 def _features(path_prefix: str, what: str, n: int) -> Array | None:
-    """Return the features of the `n` nodes or edges (`what`: "node" or "edge"): attributes and one-hot labels from two files side by side,
-    float32, (n, n_columns). None if both files are missing.
+    """Return the features of the `n` nodes or edges (`what`: "node" or "edge"), float32, (n, n_columns): attributes and one-hot labels side
+    by side, from the two files `path_prefix`_WHAT_attributes.txt and _labels.txt. None if both files are missing.
     """
     blocks = []
     if _file(path_prefix, f"{what}_attributes").exists():

@@ -241,8 +241,9 @@ def _value_counts(table, column, row_word):
 
 
 def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, column_name):
-    """Return the (class number, number of rows) pairs in `value_counts`, without -1 if it marks a missing label. Raise an error for a -1
-    that may be a class or no label, and for a number outside 0 to `n_classes` - 1 (None: no limit).
+    """Return the (class number, number of rows) pairs in `value_counts`, without -1 if `minus_one_missing` or `n_classes` shows that it
+    marks a missing label. Raise an error for a doubtful -1, and for a number outside 0 to `n_classes` - 1 (None: no limit). Messages call
+    the column `column_name`.
     """
     rest = [pair for pair in value_counts if pair[0] != -1]
     numbers = [value for value, _ in rest]

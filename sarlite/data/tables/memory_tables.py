@@ -71,7 +71,7 @@ def arrow_reader(source: Any, where: str) -> Any:
 
 
 def _reader(source, source_name):
-    """Return a pyarrow record batch reader over a table in memory, without the conversion of types that `arrow_reader` adds."""
+    """Return a pyarrow record batch reader over `source`, a table in memory, without the conversion of types that `arrow_reader` adds."""
     arrow = import_optional("pyarrow", source_name)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)

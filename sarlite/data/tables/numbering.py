@@ -243,7 +243,7 @@ def _is_canonical(table, column):
 
 
 def _refuse_twice(connection, numbering, listing):
-    """Raise a DataError if an id occurs twice in `listing`, the column that lists the nodes."""
+    """Raise a DataError if an id in the DuckDB table of `numbering` occurs twice in `listing`, the column that lists the nodes."""
     twice = connection.execute(f"SELECT min(n), max(n), any_value(id) FROM {numbering.table} GROUP BY id HAVING "
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:

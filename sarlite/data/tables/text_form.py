@@ -90,8 +90,9 @@ class TextForm:
                 f"strict_mode=true, columns={{{columns}}})")
 
     def _split_lines(self, file_list, csv_options, sql_type):
-        """Return SQL text, for use after FROM, that splits lines at blanks or skips comments, as read_csv cannot; words become
-        `sql_type`. DuckDB's own comments are not used, as they would cut a line at any comment character.
+        """Return SQL text, for use after FROM, that reads the files in `file_list`, an SQL list, with lines split at blanks or with
+        comments skipped, as read_csv cannot do. Words become `sql_type`. DuckDB's own comments are not used, as they would cut a line at
+        any comment character.
         """
         trimmed, n = "trim(line, e' \\t\\r')", len(self.names)
         words = f"regexp_split_to_array({trimmed}, '[ \\t]+')" if self.delimiter is None else \

@@ -184,8 +184,8 @@ class Kind:
         """Raise a DataError if `statistics`, fitted on other data, cannot be applied to `column`."""
 
     def outputs(self, name: str, value: str, statistics: Statistics) -> dict[str, str]:
-        """Return {feature name: SQL expression} of the feature columns that the transform computes from a column. `value` is the
-        SQL expression of the column's value, and `name` the column's name.
+        """Return {feature name: SQL expression} of the feature columns that the transform computes from a column, with `statistics` of its
+        training rows. `value` is the SQL expression of the column's value, and `name` the column's name.
 
         Parameters
         ----------
