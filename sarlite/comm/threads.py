@@ -87,9 +87,9 @@ class _World:
 
 
 class _Request(Request):
-    """Base class of requests, which wait until `done()` is True. A subclass defines `done()` and `missing()`, the ranks that it
-    waits for; both are called with the world's lock held. `wait` raises a PeerError if a rank has failed or a missing rank has
-    returned.
+    """Base class of requests, which wait until `done()` is True. `missing()` returns the ranks that a request waits for; a PeerError is
+    raised if one of them has returned from its function, or if any rank has failed. Subclasses define both methods, which are called with
+    the world's lock held.
     """
 
     def wait(self):

@@ -115,8 +115,8 @@ def _class_number(value: object) -> int:
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Return how many of the rows with numbers `rows`, over all ranks, have each class in `targets`. If `n_classes` is None, a row has
-    several labels: count the rows with each label. Collective.
+    """Count, over all ranks, the rows of each class in `targets`, among the rows with the numbers `rows`; return (n_classes,). If
+    `n_classes` is None, a row has several labels: count the rows with each label. Collective.
 
     Parameters
     ----------

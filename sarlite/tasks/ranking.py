@@ -56,8 +56,9 @@ class Ranking:
         self._link_keys = link_keys if filtered else [(keys[:0], levels[:0]) for keys, levels in link_keys]
 
     def __call__(self, decoder: Callable[..., Tensor], h: Array) -> Array:
-        """Return a row (source number, score, rank from 1 among all destinations) for each link of this rank, (n, 3) float64; zeros as
-        score and rank of training links. `decoder` computes scores from encoder rows; `h` has this rank's rows. Collective.
+        """Return a row (source number, score, rank from 1 among all destinations) for each link of this rank, (n, 3) float64; training
+        links have zeros as score and rank. `decoder` computes scores from the encoder's output rows, of which `h` has this rank's.
+        Collective.
 
         The columns are SOURCE, SCORE and RANK.
 
@@ -83,8 +84,8 @@ class Ranking:
         return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
-        """Return {split: share of all destinations that are among the k best of any source}. `decoder` computes the scores from encoder
-        rows; `h` has this rank's rows. None for a split without links. Collective.
+        """Return {split: share of the destinations that are among the k best of at least one source}; None for a split without links.
+        `decoder` computes scores from the encoder's output rows, of which `h` has this rank's. Collective.
 
         The sources are those with links in the split. Destinations of training links are left out of a source's top k,
         and for "test" destinations of validation links, too.

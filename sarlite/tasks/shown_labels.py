@@ -196,7 +196,7 @@ class ShownLabels:
 
     def of_batch(self, batch: Batch, step: int) -> Array:
         """Return the input rows of a sampled batch, (n_src, n_features + n_classes): features, and one-hot labels of the training rows
-        drawn for the global step `step`. Seeds, whose labels the batch predicts, hide theirs.
+        drawn for the global step `step`. The labels of the seeds are hidden, because the batch predicts them.
 
         Another training node shows its label if it is drawn, which depends on the random seed, the step and the node's
         id. So the input rows are the same for any number of ranks.

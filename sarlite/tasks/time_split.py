@@ -39,8 +39,8 @@ class TimeSplit:
 
     @classmethod
     def of(cls, text: str, kind: str | None) -> "TimeSplit":
-        """Parse `text`, "A,B": the first time of validation rows and the first time of test rows. `kind` says if times are "dates" or
-        "integers". None means that the data have no times, which raises a ConfigError.
+        """Parse `text`, "A,B": the first time of validation rows and the first time of test rows. `kind` says if the times of the data are
+        "dates" or "integers"; None, for data without times, raises a ConfigError.
 
         Parameters
         ----------

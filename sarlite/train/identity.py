@@ -21,8 +21,8 @@ _EDGES = 1 << 20  # at a time
 
 
 def identity(graph, rows, n_classes):
-    """Return a dict with a data set's numbers of nodes, edges, features and classes, and a digest of its edges and of `rows`, this rank's
-    features, labels and splits. It is equal for any division among ranks. Collective.
+    """Return a dict that identifies a data set: its numbers of nodes, edges, features and classes, and a digest of its edges and of all
+    `rows` (features, labels and splits). The dict is equal for any division among ranks. Collective.
 
     Parameters
     ----------

@@ -138,8 +138,8 @@ class Shard(NamedTuple):
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
          tick: Callable[[], object] = lambda: None) -> Shard:
-    """Read this rank's part of the data set `source` and build its graph with the options `options`. Return both as a `Shard`. `scratch` is
-    the folder for temporary files (None: the default), and `tick` is called again and again meanwhile. Collective.
+    """Read this rank's part of the data set `source`, build its graph with the options `options`, and return both as a `Shard`. `scratch`
+    is the folder for temporary files (None: the default), and `tick` is called repeatedly to report progress. Collective.
 
     Stored data of a suitable division are read by each rank alone. Otherwise rank 0 reads, generates or divides the data,
     and holds the whole edge list meanwhile.

@@ -19,8 +19,8 @@ from sarlite.types import Array, JsonDict
 
 def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
             rule: ThresholdRule = HALF) -> JsonDict:
-    """Evaluate the best model once more for the report page; return a dict of counts, calibration and, unless `rule` is the threshold 0.5,
-    the decision threshold that `rule` selects, by split. `names` are class names, if any. Collective.
+    """Evaluate the best model once more for the report page. Return a dict with counts by split, calibration and, unless `rule` is the
+    threshold 0.5, the decision threshold that `rule` selects. `names` are class names, if any. Collective.
 
     Parameters
     ----------

@@ -251,11 +251,11 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids: Any, piece: Array | None, sizes: Sequence[int], like: Array) -> Array:
-        """Send the rows of `piece`, on rank 0 sorted by id, to their owners: sizes[r] rows to rank r. Return this rank's rows by ascending
-        id; `like` is an array with their dtype and row shape. Collective.
+        """Send rows from rank 0 to the ranks that own them, sizes[r] rows to rank r. On rank 0, `ids` are the rows' ids in rank order, and
+        `piece` has the rows by ascending id. Return this rank's rows by ascending id; `like` is an array with their dtype and row shape.
+        Collective.
 
-        On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
-        `piece` is None, and the returned values are arbitrary.
+        If reading has failed, `piece` is None, and the returned values are arbitrary.
         """
         if self.comm.rank:
             mine = np.empty((sizes[self.comm.rank], *like.shape[1:]), like.dtype)

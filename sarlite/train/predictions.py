@@ -157,7 +157,7 @@ def _read_nodes(file: str, end: Ends) -> Array:
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return a `PredictionRequest` for the node pairs that `file` lists, whose relations are those in `of`, with its negatives if
+    """Return a `PredictionRequest` for the node pairs in `file`, of the relations in `of`, and for the negatives in the file if
     `with_negatives`. Rank 0 reads the file and sends `at_once` pairs at a time; each rank keeps the pairs whose source it owns. Collective.
 
     Parameters
