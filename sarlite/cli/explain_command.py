@@ -284,8 +284,8 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (mean row of each of `tables`, the baseline of integrated gradients; text that says which nodes were averaged). Means are over
-    all nodes, but for the node type with labels over the training nodes, if any; columns of label inputs are 0. Collective.
+    """Return (mean row of each of `tables`, the baseline of integrated gradients; text that says which nodes were averaged). A mean is over
+    all nodes of a type or, for the type with labels, over the training nodes, if any. Columns of label inputs are 0. Collective.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))

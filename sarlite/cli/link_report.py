@@ -58,7 +58,7 @@ def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
 
 
 def popularity_warnings(compared: Compared | None) -> Iterator[str]:
-    """Yield a warning if the best model does not beat the popularity baseline in the run's metric, by their scores `compared`. None
+    """Yield a warning if the best model does not beat the popularity baseline in the run's metric. `compared` has the scores of both; None
     yields nothing.
     """
     for metric, scores in list((compared or {}).items())[:1]:

@@ -191,8 +191,8 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges_to_omit(self, link_rows: Array) -> list[Array] | None:
-        """Return the edges that must not be sampled, because they join the ends of a link that is to be predicted in this step, by any
-        rank: a list with an array of positions for each set of edges. `link_rows` are this rank's links of the step. None if the links have
+        """Return the positions of the edges that must not be sampled, because they join the ends of a link to predict in this step: an
+        array for each set of edges. `link_rows` are this rank's links of the step, but the links of all ranks count. None if the links have
         labels, which edges do not reveal. Collective.
 
         The positions are those among this rank's edges. The edges lead from head to tail in the links' relation. Edges

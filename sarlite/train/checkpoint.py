@@ -266,8 +266,8 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks, with tensors divided by rows on rank 0 only. A name
-    must begin with one prefix, the first of `prefixes` with which any name begins; the default "" reads all tensors. Collective.
+    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks, but tensors divided by rows on rank 0 only. Only
+    tensors whose names begin with one prefix are read: the first of `prefixes` that occurs in the file. Collective.
 
     Parameters
     ----------
@@ -533,8 +533,8 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 
 def _checked_to_fill(comm, owners, tensors, arrays):
-    """Check that dtypes and shapes of a checkpoint's `tensors` fit the local rows that they are to fill; `arrays` is {name: (parameter,
-    local rows)}. Return a list of (the parameter's entry in `owners`, tensor on rank 0 or None, local rows). Collective.
+    """Check that the dtypes and shapes of a checkpoint's `tensors` fit the local rows that they are to fill; `arrays` is {name: (parameter,
+    local rows)}. Return for each name (map of rows from `owners`, tensor or, on ranks other than 0, None, local rows). Collective.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

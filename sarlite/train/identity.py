@@ -76,8 +76,8 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return (dict of the numbers of nodes, edges and features, a hash of each local node, (n_dst,) uint64) for a graph with one node type.
-    A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
+    """Return (sizes, hashes) of a graph with one node type: a dict with the numbers of nodes, edges and features, and a hash of each local
+    node, (n_dst,) uint64. A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
     """
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_hash_ids(graph.src_ids))), "sum").data
@@ -102,8 +102,8 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return (dict of the numbers of nodes, edges and features, as texts with the numbers by type; a hash of each local node of all types)
-    for a relational graph. A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
+    """Return (sizes, hashes) of a relational graph: a dict with texts about the numbers of nodes, edges and features by type, and a hash of
+    each local node of all types, uint64. A hash covers a node's id, its in-edges, and its features, label and splits in `rows`. Collective.
     """
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _hash(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
@@ -137,8 +137,8 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return (dict of the numbers of nodes and graphs, edges and features; a hash of each local node and of each graph) for a set of
-    graphs. The hash of a graph covers its nodes, label and splits in `rows`. Collective.
+    """Return (sizes, hashes) of a set of graphs: a dict with the numbers of nodes, graphs, edges and features, and a hash of each local
+    node and each local graph, uint64. The hash of a graph covers its nodes, label and splits in `rows`. Collective.
     """
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, OwnedRows(rows.features, *[nothing] * 4))

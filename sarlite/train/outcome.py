@@ -77,7 +77,9 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
 
 @contextmanager
 def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
-    """Return a context that gives the trainer's model the parameters of the best epoch. At its end the model has its own ones again."""
+    """Return a context inside which the trainer's model has the parameters of the best epoch. At the end of the context the model gets its
+    previous parameters back.
+    """
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)
