@@ -220,8 +220,8 @@ def refuse(run: Run) -> None:
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of `options` in which an option is None if another option that it needs is unset, because it then has no effect. Raise
-    a ConfigError if the user set such an option; `sources` maps each option that the user set to its name in the message, such as
+    """Return a copy of `options` with None for each option that needs another option which is unset, because it has no effect then. Raise a
+    ConfigError if the user set such an option; `sources` maps each option that the user set to its name in the message, such as
     "--hec-life".
 
     Parameters

@@ -181,8 +181,8 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
     """Read links of the validation and test splits from files; return (pairs of ids within the node types `ends`, split code of each pair).
-    Either `val` and `test` are file names, or `table` is "FILE,split=COLUMN", or it is "FILE,time=COLUMN", and `val` and `test` are shares
-    of the latest links.
+    Without a `table`, `val` and `test` are file names. A `table` is "FILE,split=COLUMN", or "FILE,time=COLUMN" with the shares `val` and
+    `test` of the latest links.
 
     Parameters
     ----------

@@ -105,8 +105,8 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` are the targets, which every loss of
-    differences gets, zeros in the shape of `differences`.
+    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` has the shape of `differences`: the
+    target of each difference is 0.
     """
     return ops.mae((differences + 1).relu(), zeros, count=count)
 

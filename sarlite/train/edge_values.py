@@ -91,9 +91,9 @@ def _is_used(name, dataset, use, spec):
 
 
 def read(edges: EdgePart, names: list[str], use: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
-    """Read this rank's `edges` values of the arrays in `names`, "edge_weight" or "edge_features", as `dtype`. Return {array name: values,
-    or None if `names` lacks it}. Raise a DataError, which names the data `spec`, for a weight that is negative although `use.signed` is
-    False.
+    """Read the arrays in `names`, "edge_weight" or "edge_features", for this rank's `edges`, as `dtype`. Return {array name: values, or
+    None if `names` lacks it}. Raise a DataError, which names the data `spec`, for a weight that is not finite or, unless `use.signed`,
+    negative.
 
     Parameters
     ----------
