@@ -400,8 +400,8 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return an error as a tuple to send to other ranks: (class of the exception that they raise, text, name of the built-in class that
-    becomes its cause, or None, then further arguments of the class).
+    """Return `error` as a tuple to send to other ranks: (class that these ranks raise, text, name of the built-in class of its cause, or
+    None, then further arguments of the class). For an error that is no SarliteError, they raise a PeerError.
     """
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None

@@ -114,7 +114,7 @@ class Profile:
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
     def hold(self, buffer: object, n: int | Fraction = 1) -> None:
-        """Count the array `buffer` as the rows of `n` peers in memory, until the array and all its views are freed. `n` is a
+        """Count `buffer`, an array with the rows of `n` peers, as held in memory until the array and all its views are freed. `n` is a
         fraction if the array has a part of a peer's rows.
         """
         self._change(n)

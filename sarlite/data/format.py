@@ -160,7 +160,7 @@ class GraphWriter(DirectoryWriter):
 
 
 class _Narrowed:
-    """Writer of one array that rounds rows of floats to bfloat16 before it writes them."""
+    """Writer of one array, with the method `write(rows)`, which rounds rows of floats to bfloat16 and writes them."""
 
     def __init__(self, file, where):
         self._file, self._where, self._n = file, where, 0

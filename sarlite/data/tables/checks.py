@@ -140,8 +140,8 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, u
 
 
 def _number_remedy(table, column, use, value):
-    """Return advice for the message about `value`, a word in a column of numbers: options or queries that read it. For the `use`
-    "feature", also transforms that take words.
+    """Return advice for the message about `value`, a word in a column of numbers: options or queries that read it and, if `use` is
+    "feature", transforms that take words.
     """
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
