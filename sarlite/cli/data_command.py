@@ -174,8 +174,8 @@ def _convert(options):
 
 
 def _schema_of_run(run, spec):
-    """Return the schema (columns and fitted feature transforms) of the data that the run with checkpoint `run` was trained on. The
-    data set `spec` is to be made with the same transforms.
+    """Return the schema (columns and fitted feature transforms) of the data that the run with checkpoint `run` was trained on, so that the
+    data set `spec` can be made with the same transforms.
     """
     from sarlite.train.checkpoint import load_metadata
 

@@ -159,8 +159,8 @@ class Option:
             raise ConfigError(f"{shown} is not {self.inside}")
 
     def add_to(self, group: "argparse.ArgumentParser | argparse._ArgumentGroup", default: str, hidden: bool = False) -> None:
-        """Add the option's flag to `group`, a parser or a group of it. The help text ends with `default`, a text for the default;
-        if `hidden`, the help leaves the option out.
+        """Add the option's flag to `group`, an argument parser or a group of a parser. The help text ends with `default`, a text that tells
+        the default; if `hidden`, the help leaves the option out.
 
         Parameters
         ----------

@@ -340,8 +340,8 @@ def _recency_lines(run, part):
 
 
 def _used(run, graph):
-    """Return {option: True or False}: True if training uses the values that the option is about: edge weights, edge features or
-    label inputs. `graph` holds edge values only if they are used.
+    """Return {option: True or False} for the options about edge weights, edge features and label inputs: True if training uses these
+    values. `graph` holds edge values only if they are used.
     """
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}

@@ -206,8 +206,8 @@ def _edges_by_owner(plan, rank, n_ranks):
 
 
 def _evaluations(graph):
-    """Return {"relations": for each relation of `graph`, the chosen order of aggregation and weight matrix and the cost of both
-    orders}; {} for a graph that is not relational.
+    """Return {"relations": list} with an item for each relation of `graph`: the chosen order of the aggregation and the product with the
+    weight matrix, and the cost of both orders. Return {} for a graph that is not relational.
     """
     nodes = _nodes(graph)
     return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}

@@ -54,14 +54,14 @@ class Search(NamedTuple):
 
 
 class OptunaTrial(Protocol):
-    """Protocol of the attributes of an Optuna trial, one drawn set of values: its number, and the value of each searched option."""
+    """Protocol of an Optuna trial, which is one drawn set of values: its number, and the value of each searched option."""
 
     number: int
     params: dict[str, Any]
 
 
 class Study(Protocol):
-    """Protocol of the methods of an Optuna study, which draws the values of trials, that a sweep calls."""
+    """Protocol of an Optuna study, which draws the values of trials: the methods that a sweep calls."""
 
     def tell(self, trial: OptunaTrial, values: float | None = None, state: object = None) -> object:
         """Record the result of `trial`: the number `values`, which the study minimises, or the `state` "failed" without a number."""

@@ -74,8 +74,8 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return (pairs, split codes) of listed pairs, which need not be edges: here empty arrays, (0, 2) and (0,), because random splits
-        list none.
+        """Return two empty arrays, (0, 2) and (0,), because random splits list no pairs. Other splits return their listed pairs, which need
+        not be edges, and the split codes.
         """
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 

@@ -126,8 +126,8 @@ class NamedMetric(NamedTuple):
 
 
 def find_metric(form: str, word: str | None) -> NamedMetric:
-    """Return the metric with the name `word`, such as "top@5". `form` is the kind of targets, such as "classify", and None as `word` means
-    its default metric.
+    """Return the metric named `word`, such as "top@5", for targets of the kind `form`, such as "classify". If `word` is None, return the
+    default metric of this kind.
 
     Parameters
     ----------

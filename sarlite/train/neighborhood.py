@@ -113,7 +113,8 @@ class Neighborhood(NamedTuple):
 
 
 class Neighborhoods:
-    """Finder of the in-neighbourhood of any node, among the edges and the rows of tables of all ranks. Calls are collective.
+    """Finder of the in-neighbourhood of any node of a graph that is divided among the ranks. It gathers the edges, and the nodes' rows in
+    given tables, from all ranks. Calls are collective.
 
     Construction is collective, too.
 
