@@ -149,9 +149,9 @@ class GAT(Layered):
 
     def _make(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int, heads: int, out_heads: int,
               out_concat: bool, hidden_bias: bool) -> None:
-        """Assign `self.convs`, a list of `layers` layers that conv(n_in, n_feat, n_heads, bias=...) makes. All but the last have
-        `heads` heads of width `hidden`, and a bias if `hidden_bias`. The last has `out_heads`; concatenated (`out_concat`) or
-        averaged they have `n_out` columns.
+        """Assign `self.convs`, a list of `layers` layers made by conv(n_in, n_feat, n_heads, bias=...). All but the last have
+        `heads` heads of width `hidden`, and a bias if `hidden_bias`. The last has `n_out` output columns, from `out_heads` heads
+        that are concatenated if `out_concat`, else averaged.
         """
         self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
         heads, out_heads = nn.check_int("heads", heads, 1), nn.check_int("out_heads", out_heads, 1)

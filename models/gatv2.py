@@ -76,8 +76,8 @@ class GATv2Conv(Conv):
         return join_heads(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), h_dst)
 
     def _message(self, src: dict[str, Tensor], dst: dict[str, Tensor], edge: Any) -> tuple[Tensor, Tensor]:
-        """Return (attention scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)) of the edges, from the rows z of their
-        sources, in `src`, the rows q of their destinations, in `dst`, and the edge weights, in `edge`.
+        """Return (attention scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)) of the edges. `src` has the rows z of the
+        edges' sources, `dst` the rows q of their destinations, and `edge` the edge weights.
         """
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
         if self.attention_dropout.mask_key()[0]:

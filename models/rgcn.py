@@ -258,8 +258,8 @@ class RelationalInput(nn.Module):
 
 
 def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return a list of the node types whose rows are needed: for the input, then for the output of each of the `layers` layers, if the
-    last layer outputs `node_types`.
+    """Return the node types whose rows a model of `layers` layers needs in order to output rows of `node_types`, as a list of
+    tuples: first the types of the input, then the types of each layer's output.
 
     Returns
     -------

@@ -94,8 +94,8 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
                       beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
                       out: Array | None = None, means: Array | None = None, dx: Array | None = None,
                       sums: Array | None = None) -> None:
-    """Compute the backward pass of `activate` from `g`, the gradient of its result `out`: overwrite `dx` with the gradient of x,
-    and `sums` with the gradients of beta and gamma over this rank's rows. For the gradient of x in batch norm, `means` must hold
+    """Compute the backward pass of `activate` from `g`, the gradient of its result `out`. `dx` is overwritten with the gradient of
+    x, and `sums` with the gradients of beta and gamma over this rank's rows. For the gradient of x in batch norm, `means` must hold
     the `sums` of all ranks divided by the number of all rows.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,

@@ -103,8 +103,8 @@ def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_de
 def attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array, acc: Array,  # noqa: E741
            *, slope: float, rows: Array | None = None, dropout: EdgeDropout | None = None, accumulate: bool = True) -> None:
     """Add the edges of a CSR to attention's running softmax, for source rows `z` and scores leaky_relu(src[source] + dst[row],
-    slope). For each row, m holds the largest score so far, l the sum of exp(score - m), and acc the sum of exp(score - m) z. If
-    `accumulate` is False, these start anew.
+    slope). For each row, m holds the largest score so far, l the sum of exp(score - m), and acc the sum of exp(score - m) z. With
+    `accumulate` False, m, l and acc start anew.
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
@@ -165,8 +165,8 @@ def attend_finish(m: Array, l: Array, acc: Array) -> None:  # noqa: E741
 
 
 def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Array:
-    """Return four numbers of each destination and head, (n_dst, H, 4), that `attend_backward` reads for an edge: the score `dst`, the
-    softmax's maximum `m` and factor `scale`, and the dot product of the output `out` with its gradient `g`.
+    """Return four numbers of each destination and head, (n_dst, H, 4), for `attend_backward`. They are the score `dst`, the
+    softmax's maximum `m` and factor `scale`, and the dot product of the output `out` and its gradient `g`.
 
     They are next to each other, so that an edge reads one cache line. The last number is ``delta = sum_d g * out``.
 

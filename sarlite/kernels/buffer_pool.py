@@ -24,8 +24,8 @@ def _set_handler():
 
 
 def _capsule(handler: Any, destructor_name: str) -> object:
-    """Wrap the allocator `handler` in a PyCapsule, the object with a reference count and a destructor in C that NumPy's arrays
-    hold. When the last reference is gone, the C function `destructor_name` frees the allocator.
+    """Wrap the allocator `handler` in a PyCapsule, an object with a reference count, to which NumPy's arrays hold references. When
+    the last reference is gone, the C function with the name `destructor_name` frees the allocator.
     """
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

@@ -243,9 +243,9 @@ def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array
 def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
                           dsrc: Array, sums: Array, grid_z: Array, grid_s: Array, *, slope: float,
                           dropout: EdgeDropout | None = None) -> None:
-    """Compute attention's gradients as `attend_backward` does, with the same bits for any order of edges: add them to dz, dsrc and
-    `sums`, which collects the gradient of the destinations' scores by thread. Terms are rounded to multiples that `grid_z` (for dz)
-    and `grid_s` define.
+    """Compute attention's gradients as `attend_backward` does, with the same bits for any order of edges. They are added to dz,
+    dsrc and `sums`, which has a part of the destination scores' gradient for each thread. Terms are rounded to multiples that
+    `grid_z` (for dz) and `grid_s` define.
 
     The transposed CSR lists the edges by source.
 

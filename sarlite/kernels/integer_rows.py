@@ -15,8 +15,8 @@ PIECE_ROWS = 4096
 
 
 def quantize(x: Array) -> Array:
-    """Return float32 rows as int8, (n, ..., 1 + n_feat): an exponent, then integers q, so that ``x[r, f] ~ q[r, f] * 2 **
-    exponent[r]``.
+    """Return float32 rows as int8, (n, ..., 1 + n_feat). A row is an exponent followed by integers q, so that ``x[r, f] ~ q[r, f] *
+    2 ** exponent[r]``.
 
     The exponent is the smallest one, at least -126, with which no integer exceeds 127. Values are rounded to the
     nearest integer, ties to even. A row with a value that is infinite, NaN or beyond 127 * 2^121, which is 0.99 of the

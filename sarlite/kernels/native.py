@@ -263,8 +263,8 @@ def check_per_edge(name: str, a: Array | None, dtype: Any, n_edges: int, offsets
 
 
 def check_csr_rows(rows: Array | None, n_rows: int, n_out: int, index_dtype: ArrayDType, out_name: str = "out") -> None:
-    """Raise a ShapeError unless `rows` has the number of an output row for each of n_rows CSR rows, or is None and n_out, the number of
-    output rows, is n_rows. The error calls the output `out_name`.
+    """Raise a ShapeError unless `rows` has the number of the output row of each CSR row, (n_rows,) of `index_dtype`. None is
+    allowed if `n_out`, the number of output rows, equals `n_rows`. The error calls the output `out_name`.
     """
     if rows is not None:
         check("rows", rows, dtype=index_dtype, shape=(n_rows,))
@@ -326,7 +326,7 @@ def threads() -> int:
 
 
 def team(work: int) -> int:
-    """Return the number of threads for a kernel that needs a copy of its sums for each thread: 1 if `work`, the number of
+    """Return the number of threads for a kernel whose threads each have a copy of the sums: one thread if `work`, the number of
     multiply-adds, is at most 32,768, else all threads.
     """
     return threads() if work > 32768 else 1

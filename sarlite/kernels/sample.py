@@ -84,8 +84,8 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Append the new rows among `sources` to the batch's `rows`; return all rows, and overwrite each source in `sources` by its
-        position in them.
+        """Append the new rows among `sources` to `rows`, the batch's rows so far, and return all rows. Each source in `sources` is
+        overwritten by its position in the returned rows.
 
         Parameters
         ----------

@@ -120,8 +120,8 @@ def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Ar
 
 def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Array, *, rows: Array | None = None,
              eid: Array | None = None, dst_scale: Array | None = None) -> None:
-    """Add to out[eid[e]], for each edge e of a CSR, the dot product of row x of its source and row g of its destination, times
-    dst_scale of the destination. This is the gradient of `spmm`'s weights.
+    """Add to out[eid[e]], for each edge e of a CSR, the dot product of the edge's source row in x and destination row in g. The
+    product is multiplied by dst_scale of the destination. This is the gradient of the weights of `spmm`.
 
     ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]``, with r and c as in `spmm`.
 

@@ -109,9 +109,9 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 @by_numerics
 def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
                     wanted: bool) -> Array:
-    """Backward pass of `activate`: write the gradient of its input x to `dx` (None: not wanted), and return the gradients of beta
-    and gamma, (2, n_feat), which may be 0 unless `wanted`. pull(dx, sums, means) calls the backward kernel for `g`, the gradient of
-    the output. `statistics` belong to a batch norm (None: no batch norm).
+    """Backward pass of `activate`: write the gradient of x to `dx` (None: not wanted), and return the gradients of beta and gamma,
+    (2, n_feat), maybe as zeros unless `wanted`. pull(dx, sums, means) calls the backward kernel for `g`, the gradient of the
+    output. `statistics` belong to a batch norm (None: no batch norm).
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

@@ -119,8 +119,8 @@ class Group:
             self._parameters[0].touched = []
 
     def changed(self) -> None:
-        """Tell the tape that the values of the parameters were changed in place, so that a backward pass which needs the old values
-        raises an error.
+        """Tell the tape that the parameters' values were changed in place. A backward pass that needs the old values then raises an
+        error.
         """
         for p in self._parameters:
             p.changed()
@@ -216,8 +216,8 @@ class Flat:
             group.zero_grad()
 
     def start_allreduce(self, comm: Communicator) -> Request:
-        """Start to sum the gradients of the replicated parameters over the ranks of `comm`; return the request, after whose end
-        `grad` has the sums. Collective.
+        """Start to sum the gradients of the replicated parameters over the ranks of `comm`, and return a request. When the request
+        has ended, `grad` has the sums. Collective.
 
         `grad` has the sums when the request is done. Until then no other collective may run on `comm`, so pass a
         channel of a communicator.
@@ -227,8 +227,8 @@ class Flat:
         return comm.start_allreduce(self.grad)
 
     def changed(self) -> None:
-        """Tell the tape that the values of the parameters were changed in place, so that a backward pass which needs the old values
-        raises an error.
+        """Tell the tape that the parameters' values were changed in place. A backward pass that needs the old values then raises an
+        error.
         """
         for group in self.groups:
             group.changed()

@@ -106,7 +106,8 @@ def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
 
 
 class BatchNorm(Module):
-    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, where each column of x has a mean and a variance.
+    """Batch norm, (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and the variance of each column of x over the rows of
+    all ranks.
 
     In training the moments are those of the rows of all ranks, with the biased variance M2 / n. In evaluation they are
     running averages of the mean and of the unbiased variance M2 / (n - 1). Each training call updates the averages:
@@ -229,8 +230,8 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), a function that evaluates `model`. Its batch norms use the mean and variance of the evaluated rows, and store
-    them in place of the running averages.
+    """Call run(), a function that evaluates `model`, and return its result. In this call, batch norms use the mean and variance of
+    the evaluated rows, and store them in place of the running averages.
 
     The moments replace the running averages of the batch norms, so a later evaluation of the same rows, such as
     `sarlite.predict` of a checkpoint, has the same values. Running averages from training on minibatches are worse:

@@ -96,8 +96,8 @@ class EdgeSums:
 
     def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Array | None = None,
                      final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
-        """Return the accumulator of the gradients of source rows: final_scale * sum of weight * rows of `g` over the out-edges of
-        each source. Omitted factors are 1; the finished sums have the dtype `dtype`. `weight_bound` and `single_block` matter to
+        """Return the accumulator of the gradients of source rows: final_scale * sum of weight * g[destination] over the out-edges
+        of each source. Omitted factors are 1; the finished sums have the dtype `dtype`. `weight_bound` and `single_block` matter to
         exact numerics alone.
 
         Parameters
@@ -236,8 +236,8 @@ class FloatSum:
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
-        """Add each value of `g` to the sum of the source row whose column number `argument` holds, if this column belongs to
-        `block`. This is the backward pass of a maximum or minimum over edges.
+        """Add each value of `g`, the gradient of a maximum or minimum over edges, to the sum of the source row that the maximum
+        came from. `argument` has this row's column number for each value; values whose column is not in `block` are skipped.
 
         The rows of the sums are the columns of `block`.
 
@@ -279,7 +279,8 @@ class RowSum:
 
     def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Any) -> None:
         """Add the source rows `x` of a block, (n_columns, ...), to the sums of their destinations. Each row is multiplied by its
-        factor in `src_scale` (None: 1), and by the edge's weight if `weights`, arguments of `kernels.spmm`, has one.
+        factor in `src_scale` (None: 1), and by the weight of its edge if `weights`, further arguments of `kernels.spmm`, include
+        edge weights.
         """
         if not self._begun and block.rows is not None:
             self._out[...] = 0
@@ -336,8 +337,8 @@ class SoftmaxGradient:
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, accumulators: list[FloatSum],
             slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add attention's gradients over the edges of a block: of z and of the source scores `src` to the two `accumulators`, of
-        the destination scores to this object. `csr` lists each source's destinations, `ends` has four numbers for each destination
-        and head (`kernels.attend_ends`), and `g` is the output's gradient.
+        the destination scores to this object. `csr` lists each source's destinations. `ends` is the result of
+        `kernels.attend_ends`, and `g` the output's gradient.
         """
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
@@ -347,9 +348,9 @@ class SoftmaxGradient:
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       accumulators: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add attention's gradients over edges from this rank's sources to destinations of this rank or a peer: of z and of the
-        source scores `src` to the two `accumulators`, of the destination scores to `d_dst`, (n_dst, n_heads). The other arguments
-        are as in `add`.
+        """Add attention's gradients over edges from this rank's sources to destinations that may belong to a peer. The gradients of
+        z and of the source scores `src` go to the two `accumulators`, and the gradient of the destination scores to `d_dst`,
+        (n_dst, n_heads). The other arguments are as in `add`.
         """
         dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)

@@ -67,9 +67,8 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
 
 def _unknown_placement(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
                        result: Placement) -> str | None:
-    """Return an error message if a gradient depends on an input of the primitive `name` whose placement is unknown, so that it may
-    be rows of this rank or the same values on every rank; None otherwise. `wants_grad` says of which inputs the gradient is
-    wanted.
+    """Return an error message if a gradient of the primitive `name` depends on an input of unknown placement, which may be rows of
+    this rank or the same values on every rank; None otherwise. `wants_grad` says for each input if its gradient is wanted.
     """
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
@@ -83,8 +82,8 @@ def _unknown_placement(name: str, inputs: Sequence[Any], placements: Sequence[Pl
 
 
 def _sums_rows(name: str, inputs: Sequence[Any], placements: Sequence[Placement | None], params: dict[str, Any]) -> str | None:
-    """Return an error message if the primitive `name` sums over rows, or if one of its weights, which must be equal on all ranks,
-    is placed as rows of this rank; None otherwise.
+    """Return an error message if the primitive `name` sums over rows, or if it takes rows of this rank where it needs weights that
+    are equal on all ranks; None otherwise.
     """
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:

@@ -389,8 +389,8 @@ def _largest_scores(dst, top, slope):
 
 
 def _dropout_bound(dropout):
-    """Return an upper bound for an attention coefficient after dropout with the probability `dropout`; before it, a coefficient
-    is below 1.01.
+    """Return an upper bound of attention coefficients after dropout with the probability `dropout`. Before dropout they are below
+    1.01.
     """
     return 1.01 / (1 - dropout)
 

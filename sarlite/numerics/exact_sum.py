@@ -317,7 +317,7 @@ class Exact:
 
     def activation_sums(self, pull, g, dx, x, statistics, wants_sums):
         """Backward pass of `nn.activate`: write the gradient of x to `dx` (None: not wanted), and return the gradients of beta and
-        gamma, (2, F) float64, which may be 0 unless `wants_sums`. pull(dx, sums, means) calls the backward kernel for `g`, the
+        gamma, (2, F) float64, maybe as zeros unless `wants_sums`. pull(dx, sums, means) calls the backward kernel for `g`, the
         gradient of the output. `statistics` belong to a batch norm (None: no batch norm).
         """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None

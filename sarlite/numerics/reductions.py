@@ -17,8 +17,8 @@ def is_float(x):
 
 
 def axes_of(axis, ndim):
-    """Return `axis`, an int, several ints or None for all axes, as a tuple of ascending ints from 0 to ndim - 1, where `ndim`
-    is the number of axes of the array.
+    """Convert `axis`, an int, several ints or None for all axes, to a tuple of ascending ints from 0 to `ndim` - 1, for an array of
+    `ndim` axes.
     """
     return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
 
@@ -75,8 +75,8 @@ def running(x, axis):
 
 
 def surely_finite(x):
-    """Return True if the sum of all values is finite, which proves that every value is finite. The result may be False for
-    finite values whose sum overflows.
+    """Return True if the sum of x is finite, which proves that every value of x is finite. False proves nothing, as the sum of
+    finite values may overflow.
     """
     return bool(np.isfinite(np.add.reduce(x, axis=None)))
 

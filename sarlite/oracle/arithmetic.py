@@ -274,9 +274,9 @@ class BoundArithmetic:
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _sum_growth(self, k: int | Array) -> float | Array:
-        """Return log (1 + u)^(k - 1), where u is the unit roundoff of sums: the log of the largest factor that roundings enlarge a
-        term by, in a sum of `k` terms. If `dtype` is narrower than the type of sums, the rounding of the sum to `dtype` is
-        included. `k` is one number, or one for each row.
+        """Return the growth of a sum of `k` terms: log (1 + u)^(k - 1), where u is the unit roundoff of sums. Roundings enlarge a
+        term of the sum at most by the factor e^growth; the rounding to `dtype` is included if this type is narrower than the type
+        of sums. `k` is one number, or one for each row.
         """
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
@@ -307,8 +307,8 @@ class BoundArithmetic:
         return BoundTerm(value, np.broadcast_to(magnitude, value.shape), error, growth)
 
     def _contenders(self, x: BoundTerm, index: Index) -> Array:
-        """Return a mask, in the shape of x, of the entries that may be the maximum of their row if errors are within the bounds of
-        x. `index` has the row of each entry.
+        """Return a mask of the entries of x that may be the maximum of their row, as x is known only within its error bounds. The
+        mask has the shape of x, and index.rows[e] is the row of entry e.
         """
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
@@ -319,8 +319,8 @@ class BoundArithmetic:
 
 
 def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """Return product(a, b), such as a matrix product, of two arrays of magnitudes (numbers >= 0). An element that underflows to 0
-    is replaced by the smallest normal number, so that an element is 0 only if each of its terms has a factor 0.
+    """Return product(a, b), such as a matrix product, of two arrays of magnitudes (numbers >= 0). An element of the result is 0
+    only if each of its terms has a factor 0; where it would underflow to 0, it is the smallest normal number.
     """
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)

@@ -36,7 +36,9 @@ def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if some guess with the text `cause` predicts the array that the function returned, which `difference` holds."""
+    """Return True if one of the guesses about `difference` (see `guesses`) has the text `cause` and predicts the array that the
+    function returned.
+    """
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
@@ -69,9 +71,9 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges` that explains all wrong elements if it was
-    left out, or if it was counted twice. The suspect edges are those that an earlier finding names; the second item is a tuple of
-    the one edge to blame.
+    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges`, the edges that an earlier finding names,
+    that alone explains all wrong elements: the edge is lost, or counted twice. The second item is a tuple of the one edge to
+    blame.
     """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:

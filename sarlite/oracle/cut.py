@@ -43,8 +43,8 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
-    """Return the number of columns that the inputs of `case` have, that is the length of the axes that `reference` names
-    "width". None if no input has columns, or if two inputs have different numbers of columns.
+    """Return the number of columns of the inputs of `case`: the length of their axes that `reference` calls "width". None if no
+    input has columns, or if two inputs have different numbers of columns.
     """
     sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _width_axes(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
@@ -62,8 +62,8 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
 
 
 def _width_axes(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the axes of the array `name` that have the length "width" in `shapes`, which holds the length of each axis of each
-    array, as in {"x": ["n_src", "width"]}.
+    """Return the axes of the array `name` whose length is "width". `shapes` has the axis lengths of each array, as in {"x":
+    ["n_src", "width"]}.
     """
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 

@@ -247,8 +247,8 @@ def _moved_rows(difference):
 
 
 def _overflow(difference: Difference) -> int | None:
-    """Return the number of bits of an index that seems to have overflowed; None if there is no sign of an overflow. The sign of
-    n bits: no element before number 2^n is wrong, and most elements from there on are.
+    """Return n if an index of n bits seems to have overflowed: no element before number 2^n is wrong, and most elements from there
+    on are. Return None if there is no such n.
     """
     bad, expected, got = (np.ravel(a) for a in (difference.differs, *difference.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0

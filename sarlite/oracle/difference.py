@@ -82,7 +82,7 @@ class Difference:
 
     @cached_property
     def exact(self) -> bool:
-        """True if no expected element has a finite error bound above 0: each is exact, or undecided (bound Inf)."""
+        """True if every expected element is either exact (error bound 0) or undecided (error bound Inf)."""
         error = np.asarray(0.0 if self.expected.error is None else self.expected.error)
         return not (np.isfinite(error) & (error > 0)).any()
 

@@ -166,8 +166,8 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x, where each element that is proved exact counts as a single finished term from now on: its magnitude, which was
-        the sum of the absolute values of its terms, becomes |value|.
+        """Return x with every exact element as a single finished term. The magnitude of such an element, before the sum of the
+        absolute values of its terms, becomes |value|.
         """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 

@@ -128,8 +128,8 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Return `case` as a SavedCase with expected outputs and gradients and their error bounds, which `how`, the Level of its
-    check, computes. `seed` seeds the gradients of the outputs. In level "probe", bounds are 0, or Inf for undecided elements.
+    """Return a SavedCase of `case` with expected outputs, gradients and their error bounds, computed by `how`, the Level of the
+    check. `seed` seeds the gradients of the outputs. In level "probe", bounds are 0, or Inf for undecided elements.
     """
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))

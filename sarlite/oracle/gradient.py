@@ -73,8 +73,8 @@ def _unbroadcast(g: Expr, shape: tuple[int, ...]) -> Expr:
 
 
 def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
-    """Return one item for each argument of `expr`, where `g` is the gradient of `expr`: the argument's gradient as an
-    expression, a function that builds this expression, or None if the argument has no gradient.
+    """Return the gradients of the arguments of `expr`, one item for each argument, given `g`, the gradient of `expr`. An item is an
+    expression, a function that builds the expression, or None for an argument without a gradient.
     """
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")

@@ -85,8 +85,8 @@ def rows_of(edges: EdgeList, n_in: int) -> Shapes:
 
 
 def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: State) -> set[str]:
-    """Return the names in `state`, a state dict, that hold second copies of weights; torch saves weights that sources and
-    destinations share twice. The set is empty unless attributes["share_weights"] is True.
+    """Return the names in the state dict `state` that hold second copies of weights, which torch saves for weights that sources and
+    destinations share. The set is empty unless attributes["share_weights"] is True. `layer` and the dialect determine the names.
 
     Raises
     ------

@@ -213,8 +213,8 @@ def _batch_norm(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr
 
 
 def running(inputs: Inputs, attributes: Attributes) -> dict[str, Expr]:
-    """Return {"running_mean", "running_var": value after a training step} of batch norm; {} outside training or if
-    attributes["running"] is False. The variance of the step is divided by n - 1.
+    """Return the running values of batch norm after a training step, {"running_mean": array, "running_var": array}; {} outside
+    training or if attributes["running"] is False. The variance of the step is divided by n - 1.
     """
     if not (attributes["training"] and attributes["running"]):
         return {}

@@ -72,7 +72,7 @@ def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) ->
     >>> {name: value.shape for name, value in layer.state_dict().items()}
     {'bias': (2,), 'linear.weight': (3, 2)}
     """
-    layers, norms = _pieces(module)
+    layers, norms = _layers_and_norms(module)
     arrays, current = dialects.arrays(state), module.state_dict()
     if isinstance(layers, LayerNames):
         new = _renamed(layers, current, dialect, arrays, "")
@@ -119,7 +119,7 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
     >>> {name: value.shape for name, value in oracle.state_of(layer, "pyg").items()}
     {'bias': (2,), 'lin.weight': (2, 3)}
     """
-    layers, norms = _pieces(module)
+    layers, norms = _layers_and_norms(module)
     current = module.state_dict()
     if isinstance(layers, LayerNames):
         return _written(layers, dialect, current)
@@ -129,9 +129,9 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
             for name, value in _written(piece, dialect, current).items()}
 
 
-def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
-    """Return (layers, norms) of a model: two lists that describe each layer and each norm by LayerNames. For a module that is a
-    single layer, return (its LayerNames, []).
+def _layers_and_norms(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
+    """Return (layers, norms) of a model, a list of LayerNames for its layers and one for its norms. For a module that is a single
+    layer, return (its LayerNames, []).
     """
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
@@ -161,8 +161,8 @@ def _kind(module):
 def _renamed(layer: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array],
              error_prefix: str) -> dict[str, Array]:
     """Return {name in the sarlite module: array} for `state`, one layer's parameters in the names and layouts of the library
-    `dialect`. `layer` has the module's names of the layer's parameters, and `current` all arrays of the module. Messages of
-    DataErrors start with `error_prefix`.
+    `dialect`. `layer` has the module's names of these parameters, and `current` the module's arrays, for the shape of a bias that
+    the library lacks. DataErrors start with `error_prefix`.
     """
     read = dict(dialects.read(layer.kind, dialect, state))
     table = dialects.state_entries(layer.kind, dialect, state)

@@ -203,9 +203,8 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping[str, Array], g: Mapping[str, Array] | None,
             verdict: Verdict, text: str) -> bool:
-    """Return True if two calls differ: if an array in `first`, the first call's results by name, differs in a bit from that in
-    `again`. A finding with `verdict` and `text` is then added to `trial`. The arrays are outputs, or gradients if `g`, the
-    gradients of the outputs, is not None.
+    """Return True if the results of two calls, `first` and `again` by name, differ in a bit of an array. A finding with `verdict`
+    and `text` is then added to `trial`. The arrays are outputs, or gradients if `g`, the gradients of the outputs, is not None.
     """
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():

@@ -64,7 +64,7 @@ def nearest(values: Array, dtype: str) -> Array:
 
 def _number_of(case: Case) -> Callable[[Any], Any]:
     """Return the function that converts a number of the case's inputs for the computation: to a Fraction if the operation is
-    rational and all inputs are finite, else to longdouble.
+    rational and all inputs are finite, else to a longdouble.
     """
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"

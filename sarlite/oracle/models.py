@@ -130,8 +130,8 @@ def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step
 
 
 def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """Return expressions by name for attributes["steps"] training steps of a model with layers of one `kind`, such as "gat":
-    "loss" and the gradients "d<name>" of the last step, and the parameters after that step.
+    """Return the values of a model after attributes["steps"] training steps, as expressions by name: "loss" and the gradients
+    "d<name>" of the last step, and the parameters after this step. The layers are of one `kind`, such as "gat".
     """
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}

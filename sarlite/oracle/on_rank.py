@@ -201,7 +201,7 @@ def _before(difference):
 
 
 def _same_elsewhere(difference):
-    """Yield a Cause that only states if all ranks returned the same gradient of a parameter; it does not explain the difference."""
+    """Yield a Cause that explains nothing, and says if the other ranks returned the same gradient of the parameter."""
     other = next((q for q, array in enumerate(difference.arrays) if array.tobytes() != difference.got.tobytes()), None)
     agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {difference.rank}"
     yield Cause(f"{NOTHING}{agreement}")
@@ -228,7 +228,9 @@ def _permuted(difference):
 
 
 def _touched_rows(difference):
-    """Yield a Cause that only states if all wrong rows have edges from other ranks; it does not explain the difference."""
+    """Yield a Cause that explains nothing, and says how many elements are wrong, and if all of them are in rows with edges from
+    other ranks.
+    """
     bad, edges, owner = np.nan_to_num(difference.ratio) > 1, difference.case.edges, difference.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {difference.rank} differ"
     if difference.kind not in ("dst", "node") or not bad.ndim:

@@ -147,8 +147,8 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 
 
 def attention_scores(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> tuple[Expr, Expr]:
-    """Return (attention scores, shape (n_edges, heads); values, the source rows that attention averages) for an edge j -> i.
-    attributes["kind"] names the formula of the scores.
+    """Return (scores, values): the attention score of each edge and head, (n_edges, heads), and the source rows that attention
+    averages. attributes["kind"] names the formula of the scores.
 
     gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el, er: products of z and halves of a
     gatv2  a' leaky(z_src_j + z_dst_i), values z_src    Brody et al. 2022

@@ -220,8 +220,8 @@ def _check(options):
 
 
 def _check_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the command line, as keyword arguments, that only one of two functions takes: `check_ranks` if --ranks
-    is set, else `check`. Raise ConfigError for options that exclude each other.
+    """Return keyword arguments from the command line: with --ranks the arguments that `check_ranks` takes and `check` does not,
+    without --ranks the reverse. Raise ConfigError for options that exclude each other.
     """
     if options.ranks is None:
         if options.parts is not None:

@@ -124,9 +124,7 @@ class Division:
     size: int
 
     def rows(self, rank: int, kind: str) -> Array:
-        """Return the global numbers of the rows that belong to `rank`: of the edges into its nodes if `kind` is "edge", else of
-        its nodes.
-        """
+        """Return the global row numbers of `rank`: the edges into its nodes if `kind` is "edge", else its nodes."""
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:

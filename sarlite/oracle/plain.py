@@ -211,8 +211,8 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask, shape (k, ...), of one entry for each row out of the mask `among`: the entry of the lowest `rank`, a sort
-    key, then of the lowest number. If `rank` is None, only the number counts. `index` has the row of each entry.
+    """Return a mask, shape (k, ...), that selects one entry for each row out of the mask `among`: the entry with the lowest sort
+    key `rank`, and among equal keys the first. If `rank` is None, it is the first entry. `index` has the row of each entry.
     """
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)

@@ -115,9 +115,7 @@ class Reference:
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
     def check_dtype(self, dtype: str) -> None:
-        """Raise ConfigError if `dtype` is "bfloat16-rows", which rounds the rows that edges gather to bfloat16, and this
-        operation does not define which rows are rounded.
-        """
+        """Raise ConfigError if `dtype` is "bfloat16-rows" and this operation does not define which rows are rounded to bfloat16."""
         attributes = self.attributes
         supported = attributes["reduce"] not in ("max", "min") or not attributes["weighted"] if self.name == "spmm" else (
             self.name == "attention" and attributes["kind"] == "gat")

@@ -48,8 +48,8 @@ def graph(seed: int = 0) -> EdgeList:
 
 
 def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dtype: str = "int64") -> None:
-    """Check a neighbour sampler by one call on each graph of `entries` with at most 1,000 edges, and by statistics of `n_calls`,
-    an even number, calls on one random graph. `trial` holds the sampler, and collects the findings.
+    """Check a neighbour sampler: by one call on each graph of `entries` with at most 1,000 edges, and by statistics over `n_calls`
+    calls (an even number) on one random graph. `trial` holds the sampler, and collects the findings.
 
     The sampler picks `case.k` in-edges of each row, or all if the row has fewer. With `case.replace` it picks k of
     every row that has in-edges.

@@ -238,7 +238,8 @@ _HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal", "nan
 
 
 def graph_specs() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
-    """Yield a tuple (family of graphs, such as "ring"; arguments of its function; tags; options) for each graph of the corpus.
+    """Yield (family, arguments, tags, options) for each graph of the corpus. `family` is the name of a function of this module,
+    such as "ring", and `arguments` are its sizes. `tags` are texts such as "self loops", and `options` is a dict.
 
     `options` may set `width` and `values`; otherwise `corpus` assigns widths in turn, and the values are "codes".
     """

@@ -275,8 +275,8 @@ FindingRule = Callable[[Trial, Difference, Array], None]
 
 
 def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
-    """Return the first cause of `difference` that one of `searches` finds and that needs no confirmation, or that a case of
-    `others` confirms. Return None if there is no such cause.
+    """Search for the cause of `difference` with each function in `searches`; return the first cause that either needs no
+    confirmation, or that another case's difference, in `others`, confirms. Return None if there is no such cause.
     """
     for cause in causes(difference, searches):
         if cause.confirms is None:
