@@ -62,8 +62,8 @@ class MultiHead(Protocol):
 
 
 def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
-    """Return the output rows of layer `conv` from `out`, its heads' outputs: they are concatenated or averaged; then the residual, made
-    from the input rows `h_dst` of the destinations, and the bias are added.
+    """Return the output rows of layer `conv`: its heads' outputs `out`, concatenated or averaged, plus the residual and the bias.
+    The residual is computed from `h_dst`, the input rows of the destinations.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class Layered(nn.Module):
     def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
                          rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         """Assign `self.activations`, a list of an `nn.Activation` for each layer but the last. Each gets rows of `width` columns
-        and has the activation function `kind`, such as "relu"; the other arguments are also its own.
+        and has the activation function `kind`, such as "relu"; the other arguments are passed on to it.
         """
         self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in self.convs[1:]]

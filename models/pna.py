@@ -13,7 +13,8 @@ from sarlite.nn import Linear
 
 
 class PNAConv(Conv):
-    """Layer that concatenates mean, max, min and standard deviation of the in-neighbours, each as it is and scaled by degree (Eq. 8).
+    """Layer that concatenates mean, max, min and standard deviation of the in-neighbours, each unscaled, times s and divided by s,
+    where s grows with the in-degree (Eq. 8).
 
     h'_i = U [h_i, a_i, s_i a_i, a_i / s_i] with a_i = [mean, max, min, std]_j (M h_j) and s_i = log(d_i + 1) / delta.
     d_i is the in-degree, and delta is the mean of log(d + 1) over the nodes of all ranks. If a node has no in-edges,

@@ -211,8 +211,8 @@ def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array
                  acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
                  dropout: EdgeDropout | None = None) -> None:
     """Add a CSR's edges to the softmax of attention, as `attend` does, but with the same bits for any order of edges. m must hold
-    each row's largest score already. `l` sums exp(score - m), and `acc` sums exp(score - m) z; their terms are rounded to multiples
-    that `grid_l` and `grid` define.
+    each row's largest score; if `l` and `acc` are to be rounded, it is computed here. `l` sums exp(score - m), and `acc` sums
+    exp(score - m) z, with terms rounded to multiples that `grid_l` and `grid` define.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 

@@ -118,8 +118,9 @@ class EdgeSums:
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row_shape: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator of the gradients of source rows, of shape `row_shape`, in a maximum or minimum over in-edges. Each
-        value of `g`, the output's gradient, goes to the one source row that has the maximum or minimum, by `FloatSum.add_picked`.
+        """Return the accumulator of the gradients of source rows, each of shape `row_shape`, in a maximum or minimum over in-edges.
+        Its method `add_picked` adds each value of `g`, the output's gradient, to the source row that the maximum or minimum came
+        from.
 
         Parameters
         ----------
@@ -223,8 +224,9 @@ class FloatSum:
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Any) -> None:
-        """Add rows of `x` to the sums: row i of the sums gets the rows of `x` that row i of the CSR `csr`, (indptr, indices),
-        lists. The rows are multiplied by the optional `src_scale`, `dst_scale` and edge weights, as in `kernels.spmm`.
+        """Add rows of `x` to the sums: for `csr` = (indptr, indices), row i of the sums gets x[indices[e]] for each e from
+        indptr[i] to indptr[i + 1] - 1. The rows are multiplied by the optional `src_scale`, `dst_scale` and edge weights, as in
+        `kernels.spmm`.
 
         Parameters
         ----------
@@ -377,8 +379,8 @@ def in_rows(block: CsrBlock, *arrays: Array) -> tuple[Array, ...]:
 
 def columns_in(block: CsrBlock, x: Array | kernels.Rows) -> tuple[Array, Array]:
     """Return (indices, array) such that array[indices[e]] is the row of `x` for the source of edge e of `block`. If x is an array
-    with a row for each column of the block, the result is (block.indices, x). If x is a `kernels.Rows`, the result is (row numbers,
-    table of rows).
+    with a row for each column of the block, the result is (block.indices, x). If x is a `kernels.Rows`, the array is its table of
+    rows.
     """
     if not isinstance(x, kernels.Rows):
         return block.indices, x

@@ -342,12 +342,12 @@ class AllEdges:
         self.position[edge_index] = np.arange(len(edge_index), dtype=edge_index.dtype)
 
     def at_dst(self, values: Array) -> Array:
-        """Gather for each edge the row of `values`, (n_dst, ...), of its destination; return (n_edges, ...)."""
+        """Return for each edge the row of `values`, (n_dst, ...), that belongs to the edge's destination, (n_edges, ...)."""
         return values[self.dst]
 
     def in_order(self, values: Array) -> Array:
-        """Reorder `values`, (n_edges, ...), from the order of these edges to the order of the rank's edge values:
-        result[edge_index_array[e]] = values[e].
+        """Reorder `values`, (n_edges, ...), from the order of this object's edges, by destination row, to the order of the rank's
+        edge values: result[edge_index_array[e]] = values[e].
         """
         return values[self.position]
 

@@ -389,7 +389,7 @@ def _function(name, x):
 
 
 def _into(out, result):
-    """Return `result`, copied into `out` if `out` is not None."""
+    """Return `result`; unless `out` is None, copy it into `out` and return `out`."""
     if out is None:
         return result
     out[...] = result

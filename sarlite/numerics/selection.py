@@ -22,8 +22,8 @@ P = ParamSpec("P")
 
 
 class Numerics(Protocol):
-    """Protocol for a numerics, a way to compute sums and elementary functions, other than "fast". A numerics also has a method
-    for each function that is decorated by `by_numerics` and that it supports.
+    """Protocol for a numerics other than "fast", which is a way to compute sums and elementary functions. A numerics also has
+    methods for functions that are decorated by `by_numerics`, with the same names.
     """
 
     name: str

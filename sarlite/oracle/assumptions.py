@@ -71,9 +71,9 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause as text, ((src, dst),)) for each edge in `difference.suspect_edges`, the edges that an earlier finding names,
-    that alone explains all wrong elements: the edge is lost, or counted twice. The second item is a tuple of the one edge to
-    blame.
+    """Test each edge in `difference.suspect_edges`, the edges that an earlier finding names. If all wrong elements are explained by
+    leaving the edge out, or by counting it twice, yield (cause as text, ((src, dst),)), with a tuple of the edges to blame, here a
+    single edge.
     """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
@@ -95,9 +95,8 @@ def single_edges(difference: Difference, edge_index: Iterable[int], describe: Ca
 
 
 def _whole_ties(case, cotangents):
-    """Return the gradient of x of a `case` that takes maxima or minima over in-edges, as a certain wrong kernel computes it.
-    That kernel gives each of several tied entries the whole gradient of the result, `cotangents["out"]`, instead of one of
-    them.
+    """Return the gradient of x of a `case` with maxima or minima over in-edges, as a certain wrong kernel computes it: each of
+    several tied entries gets the whole gradient of the result, `cotangents["out"]`.
     """
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)

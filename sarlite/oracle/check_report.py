@@ -84,8 +84,8 @@ class Report:
 
     @property
     def causes(self) -> list[tuple[str, int, str]]:
-        """List of (cause, number of findings with this cause, name of one such case); the causes that most cases confirm come
-        first, and among them the most frequent.
+        """List of (cause, number of findings with this cause, name of a case with this cause). The causes that most cases confirm
+        come first, and among these the most frequent.
         """
         alike: dict[tuple, list[Finding]] = defaultdict(list)
         for finding in self.findings:

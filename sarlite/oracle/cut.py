@@ -14,9 +14,8 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Return `case` with the graph `edges`, and with its arrays reduced to the row numbers in `rows`, a dict by the kind of
-    rows: "src", "dst", "node" or "edge". `reference` knows the kind of each array's rows. Arrays of a kind that `rows` lacks
-    stay.
+    """Return `case` with the graph `edges`, and with only some rows of its arrays. `rows` has their numbers by the kind of rows,
+    which `reference` knows for each array: "src", "dst", "node" or "edge". Arrays of a kind that `rows` lacks are unchanged.
     """
     by = reference.arrays_by
     arrays = {name: array[rows[by[name]]] if by.get(name) in rows else array for name, array in case.arrays.items()}
@@ -51,8 +50,8 @@ def width_of(reference: Reference, case: Case) -> int | None:
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return `case` with only the columns `start` to `stop` - 1 of its inputs and parameters. A case is returned unchanged if
-    the caller set its parameters, `reference.state`.
+    """Return `case` with only the columns `start` to `stop` - 1 of its inputs and parameters. If the caller has set the parameters
+    (`reference.state`), `case` is returned unchanged.
     """
     if case.state and reference.state is not None:
         return case

@@ -42,8 +42,8 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this cause also explains `other`, the wrong array of another case; False if the cause cannot be tested on
-        other cases.
+        """Return True if this cause also explains `other`, the wrong array of another case; False if the cause does not, or cannot
+        be tested on other cases.
         """
         return self.confirms is not None and self.confirms(other)
 

@@ -152,9 +152,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Parse `names`, words LIBRARY_NAME=ORACLE_NAME such as "aggr=reduce", to {library's attribute: (oracle's attribute, {library's
-    value: oracle's value})}. The inner dict comes from `values`, by the library's attribute. It is empty for an attribute whose
-    values need no conversion.
+    """Parse `names`, words such as "aggr=reduce" (library's name = oracle's name), to {library's attribute: (oracle's attribute,
+    value map)}. A value map is {library's value: oracle's value}; `values` has the maps by the library's attribute. The map is
+    empty for an attribute whose values are the same in both.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
@@ -181,8 +181,8 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Translate `attributes` of the layer `name` from the names and values of the library `dialect` to the oracle's; return
-    them by name. Attributes that have the oracle's names already stay unchanged.
+    """Translate `attributes` of the layer `name` from the names and values of the library `dialect` to the oracle's names and
+    values, and return them by name. Attributes that already have the oracle's names stay unchanged.
 
     Raises
     ------

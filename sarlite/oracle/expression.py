@@ -182,9 +182,9 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's maximum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries.
-    If entries tie, `ties` "first" passes the gradient to the one of lowest `rank` (None: of lowest number), and "all" to all of
-    them in equal shares.
+    """Return each row's maximum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries. If
+    entries tie, `ties` "first" passes the gradient to the entry of lowest `rank` (None: of lowest number), and "all" to all tied
+    entries in equal shares.
 
     Parameters
     ----------
@@ -200,9 +200,9 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's minimum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries.
-    If entries tie, `ties` "first" passes the gradient to the one of lowest `rank` (None: of lowest number), and "all" to all of
-    them in equal shares.
+    """Return each row's minimum over the entries of x that `index` assigns to the row, (n, ...); 0 for a row without entries. If
+    entries tie, `ties` "first" passes the gradient to the entry of lowest `rank` (None: of lowest number), and "all" to all tied
+    entries in equal shares.
     """
     return -scatter_max(-x, index, ties, rank)
 

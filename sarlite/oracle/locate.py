@@ -259,8 +259,8 @@ def is_extremum(case: Case) -> bool:
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Return one Change, such as a lost edge, for each row where `got` differs from `expected`, the maximum or minimum of the
-    case's messages. Return None if no single Change explains one of the rows.
+    """Return a list with one Change, such as a lost edge, for each row where `got` differs from `expected`, the maximum or minimum
+    of the case's messages. Return None if no single Change explains one of the rows.
     """
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0

@@ -82,8 +82,8 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
 
 
 def _stray(difference, row):
-    """Return the dx of a wrong kernel, which adds the output gradients of rows without edges to row `row` of dx: the expected dx
-    of `difference` with this mistake.
+    """Return the expected dx of `difference` with a certain mistake: the output gradients of rows without edges are added to row
+    `row` of dx.
     """
     value = np.array(difference.expected.value, np.float64)
     value[row] += difference.cotangents["out"][difference.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
@@ -132,8 +132,8 @@ def _unbiased(case):
 
 
 def _cancelled(difference: Difference) -> BoundedArray:
-    """Return the expected array of `difference` with the larger error bound of a variance computed as E[x^2] - E[x]^2. Raise
-    ValueError if columns of a small mean are wrong, too, as cancellation does not explain these.
+    """Return the expected array of `difference` with larger error bounds, as for a variance computed by E[x^2] - E[x]^2. Raise
+    ValueError if columns of a small mean are wrong, too, because cancellation does not explain these.
     """
     case, x = difference.case, np.asarray(difference.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)

@@ -103,7 +103,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
     """
     shapes = {name: expr.shape for name, expr in reference.expressions(case)[1].items()}
     best: tuple[dict[str, Array], dict[str, BoundedArray]] | None = None
-    for bits in _ladder(min(_most_bits(case.format), BITS[case.format] - 1)):
+    for bits in _bits_to_try(min(_most_bits(case.format), BITS[case.format] - 1)):
         g = {name: rounded(codes(shape, bits, seed + 1), case.format) for name, shape in shapes.items()}
         gradients = reference.gradients(case, g, ExactArithmetic(case.format, case.accumulate))
         exact = _exact_ones(gradients)
@@ -220,9 +220,9 @@ def _wide(dtype: str, options: Mapping[str, Any]) -> bool:
     return BITS[options.get("accumulate") or default_accumulate(dtype)] > BITS[dtype]
 
 
-def _ladder(widest: int) -> Iterator[int]:
-    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on down to 2.
-    Digits of 1 bit come second, as no wider digits are exact if these are not.
+def _bits_to_try(widest: int) -> Iterator[int]:
+    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on down to 2. Digits
+    of 1 bit come second, as no wider digits are exact if 1-bit digits are not.
     """
     yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 
@@ -230,7 +230,7 @@ def _ladder(widest: int) -> Iterator[int]:
 def _widest(builder: _ProbeBuilder) -> list[Case]:
     """Return the cases of `builder` with the most bits per digit for which all outputs are exact; raise NotExact if there are none."""
     narrowest = []
-    for bits in _ladder(builder.first_bits()):
+    for bits in _bits_to_try(builder.first_bits()):
         try:
             exact_cases = _exact(builder, bits)
         except NotExact:

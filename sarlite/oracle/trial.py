@@ -221,8 +221,8 @@ class Trial:
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add `finding` to the report, or to the report's expected failures if the caller allows its verdict or expects failures
-        of its case. `searches` look for the cause of `difference` after the last case.
+        """Add `finding` to the report's findings. If the caller allows its verdict, or expects failures of its case, add it to the
+        report's expected failures instead. `searches` look for the cause of `difference` after the last case.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.
@@ -275,8 +275,8 @@ FindingRule = Callable[[Trial, Difference, Array], None]
 
 
 def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
-    """Search for the cause of `difference` with each function in `searches`; return the first cause that either needs no
-    confirmation, or that another case's difference, in `others`, confirms. Return None if there is no such cause.
+    """Search for the cause of `difference` with each function in `searches`. Return the first cause that needs no confirmation, or
+    that a difference of another case, in `others`, confirms; None if there is no such cause.
     """
     for cause in causes(difference, searches):
         if cause.confirms is None:
