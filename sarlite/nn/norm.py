@@ -87,8 +87,8 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
 
 @by_numerics
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, sum (x - mean)^2) over the rows of all ranks, for each column in float64; x has this rank's
-    rows. Collective.
+    """Return (number of rows, mean, sum (x - mean)^2) over the rows of all ranks, with the mean and the sum of each column in
+    float64. x has this rank's rows. Collective.
 
     Parameters
     ----------

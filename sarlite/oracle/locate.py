@@ -79,9 +79,9 @@ class EdgeSum:
 
 
 def edge_sum_of(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. The rows that
-    it sums are the columns of all arrays in `senders`, joined. Return None for another operation or output, a maximum or minimum,
-    or added self loops.
+    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. It sums the
+    rows of the arrays in `senders`, which are joined side by side. Return None for another operation or output, a maximum or
+    minimum, or added self loops.
 
     `senders` holds the rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """

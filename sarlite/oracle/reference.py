@@ -245,7 +245,8 @@ def words(value: object) -> str:
 
 def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
     """Return the Reference of the name `reference` with these attributes, or `reference` itself if it is a Reference. Raise
-    ConfigError if the operation does not support `dtype`, or if attributes come with a Reference, which has its own.
+    ConfigError if the operation does not support `dtype`, or if `attributes` is not empty although `reference` is a Reference,
+    which has its own.
 
     Raises
     ------
