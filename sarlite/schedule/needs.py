@@ -4,7 +4,7 @@ They are found once for each graph or batch, and a mode divides them into pieces
 """
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Needs(NamedTuple):
         """MPI ranks in the order of their rows among the CSR columns: this rank first, then the next ranks, cyclically."""
         return [(self.rank + s) % self.size for s in range(self.size)]
 
-    def _arrivals(self, source, target, n):
+    def _arrivals(self, source: int, target: int, n: int) -> list[Arrival]:
         """Return a list of n exchanges with two peers: in each this rank receives a range of the rows that it needs of rank `source`,
         and sends the matching range of its rows to rank `target`.
         """
@@ -118,7 +118,7 @@ class Needs(NamedTuple):
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
 
-    def _blocks(self, groups, n):
+    def _blocks(self, groups: list[list[int]], n: int) -> list[list[Any]]:
         """Return a list of blocks of edges for each list of source ranks in `groups`, of which the first is this rank alone. A list
         of one peer has `n` blocks, one for each range of its rows; any other list has one block.
         """
@@ -137,18 +137,18 @@ class Needs(NamedTuple):
         blocks = iter(sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)])
         return [[next(blocks) for _ in _block_ends(group, group_ends)] for group, group_ends in zip(groups, ends)]
 
-    def _column_offsets(self):
+    def _column_offsets(self) -> tuple[list[int], int]:
         """Return (first CSR column of each rank's rows, number of CSR columns), both counted over all blocks."""
         offsets, end = [0] * self.size, 0
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])
         return offsets, end
 
-    def _divided(self, rows, q, n):
+    def _divided(self, rows: Array, q: int, n: int) -> list[Array]:
         """Divide `rows`, ascending rows of rank q, into a list of `n` arrays, one for each equal range of rank q's rows."""
         return [rows] if n == 1 else np.split(rows, np.searchsorted(rows, range_ends(self.offsets, q, n)[:-1]))
 
-    def _dtype(self, n_columns):
+    def _dtype(self, n_columns: int) -> np.dtype[Any]:
         """Return the dtype of the blocks' indices: int32 if it holds the numbers of columns and of edges, else int64."""
         most = max([n_columns, *(len(cut.edges.indices) for cut in self.cuts)])
         return np.dtype(np.int32 if most < 2**31 else np.int64)
@@ -214,7 +214,7 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
     return Needs(comm.rank, offsets, cuts, needs, asked, ids, sum(n_edges) / max(sum(n_dst), 1))
 
 
-def _block_ends(group, ends):
+def _block_ends(group: list[int], ends: list[int]) -> list[int]:
     """Return the columns at which the blocks of a `group` of source ranks end. A group of one rank has a block for each range of
     its columns, and `ends` are the ends of the ranges. Several ranks share one block, and `ends` are the ends of the ranks.
     """

@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from sarlite.comm import Communicator
 from sarlite.keys import splitmix64
 from sarlite.structure.part_edges_csr import InEdges, owners
 
 
-def out_edges(comm, edges, n_src):
+def out_edges(comm: Communicator, edges: InEdges, n_src: int) -> InEdges:
     """Return the edges that leave this rank's `n_src` source rows, gathered from all ranks' in-edges `edges`. They are InEdges with a
     row for each source and the destinations as indices. Collective.
 
@@ -48,7 +49,7 @@ def out_edges(comm, edges, n_src):
     return InEdges(np.searchsorted(pairs[:, 0], rows).astype(np.int64), pairs[:, 1].copy())
 
 
-def is_symmetric(comm, edges, n_src):
+def is_symmetric(comm: Communicator, edges: InEdges, n_src: int) -> bool:
     """Return True if on all ranks each of the in-edges `edges` occurs as often as its reverse, and each rank has as many sources,
     `n_src`, as destinations. Collective.
 

@@ -3,8 +3,9 @@
 The schedule knows no operator.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -12,14 +13,16 @@ from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.comm.launch import default_prefetch
 from sarlite.errors import ConfigError, raise_together
+from sarlite.profile import Profile
 from sarlite.schedule import needs
 from sarlite.schedule.modes import MODES, Mode
 from sarlite.schedule.modes.sequential import Sequential
-from sarlite.schedule.pieces import Plan
+from sarlite.schedule.pieces import Piece, Plan
 from sarlite.schedule.plan_check import LIBRARY_MODES, plan_of
 from sarlite.schedule.reverse import is_symmetric, out_edges
 from sarlite.schedule.row_format import FLOAT32, ROW_FORMATS, RowFormat
 from sarlite.schedule.transport import Fetch, NoFetch, Push, Transport
+from sarlite.types import Array
 
 
 class Schedule(NamedTuple):
@@ -51,7 +54,8 @@ class Schedule(NamedTuple):
         """Number of edges whose destinations this rank owns."""
         return sum(block.n_edges for block in self.plan.blocks)
 
-    def run(self, arrays, on_block, keeps_rows=False, phase="forward", array_kinds=()):
+    def run(self, arrays: tuple[Array, ...], on_block: Callable[[Any, tuple[Array, ...]], object], keeps_rows: bool = False,
+            phase: str = "forward", array_kinds: tuple[str, ...] = ()) -> list[tuple[Array, ...]] | None:
         """Call `on_block(block, rows)` for each block of edges with the rows of its sources: `arrays`, this rank's own rows, or
         rows fetched from peers. Return a list of the rows of each block if `keeps_rows`, else None. `array_kinds` has for each
         array "rows", which are sent in the row format, or "scores"; the profile counts bytes under the name `phase`. Collective.
@@ -90,7 +94,9 @@ class Schedule(NamedTuple):
                 fetched.release(piece)
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
-    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", array_kinds=()):
+    def run_backward(self, arrays: tuple[Array, ...] | None, block_rows: list[tuple[Array, ...]] | None,
+                     on_block: Callable[[Any, Any, Any], object], d_arrays: Sequence[Array | None], phase: str = "backward",
+                     array_kinds: tuple[str, ...] = ()) -> None:
         """Call `on_block(block, rows, d_rows)`, which adds the gradients of the block's source rows to `d_rows`, for each block of
         edges. Each gradient is sent to its row's owner and added to `d_arrays` there. `rows` come from `block_rows`, the result of
         `run`; without it they are fetched again, as in `run`, or None if `arrays` is None.
@@ -129,13 +135,13 @@ class Schedule(NamedTuple):
                 push.start(piece, buffer, d_rows)
                 del buffer, d_rows
 
-    def _rows(self, piece, rows, local, array_kinds):
+    def _rows(self, piece: Piece, rows: Any, local: Any, array_kinds: tuple[str, ...]) -> Any:
         """Return the source rows of `piece` as operators read them: `local`, this rank's own rows, or the rows received from peers,
         `rows`, decoded from the format of messages. `array_kinds` has the kind of each array, "rows" or "scores".
         """
         return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
-    def _backward_pieces(self, fetches):
+    def _backward_pieces(self, fetches: bool) -> tuple[Piece, ...]:
         """Return the pieces of a backward pass in order. The piece of this rank's own rows comes last, computed while the last
         gradients travel. If a thread fetches peers' rows again (`fetches`), the own piece is halved, and its first half comes
         first, computed while the first rows travel.
@@ -143,7 +149,8 @@ class Schedule(NamedTuple):
         *peer_tiles, own_tile = self.plan.backward
         if not (fetches and self.transport.prefetch and peer_tiles):
             return self.plan.backward
-        first, last = own_tile.block.halves
+        block: Any = own_tile.block
+        first, last = block.halves
         return own_tile._replace(block=first), *peer_tiles, own_tile._replace(block=last)
 
     @property
@@ -208,7 +215,7 @@ class Options(NamedTuple):
     row_dtype: str = "float32"
     peers_at_once: int | None = None
 
-    def check(self, comm):
+    def check(self, comm: Communicator) -> None:
         """Raise a ConfigError on every rank if an option is not valid. Collective."""
         raise_together(comm, self._error())
 
@@ -271,7 +278,7 @@ class Options(NamedTuple):
         return mode if self.peers_at_once is None else replace(cast(Sequential, mode), peers_at_once=self.peers_at_once)
 
 
-def make(comm, halo_needs, options, profile, dst_ids=None):
+def make(comm: Communicator, halo_needs: needs.Needs, options: Options, profile: Profile, dst_ids: Array | None = None) -> Schedule:
     """Return the Schedule of a graph for its halo rows `halo_needs`, by `options`. `dst_ids` are the global ids of this rank's
     destination rows; None for several relations, which have no reversed edges. Collective.
 
@@ -298,7 +305,7 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
     return schedule._replace(reverse=reverse, reverses_attention=options.reverses_attention)
 
 
-def _reversed(comm, halo_needs, dst_ids, schedule):
+def _reversed(comm: Communicator, halo_needs: needs.Needs, dst_ids: Array, schedule: Schedule) -> Schedule:
     """Return the schedule of the reversed edges, with the same mode and transport as `schedule`. If the edges are symmetric and
     source and destination rows have the same ids, return `schedule`, which serves both directions. `dst_ids` are the ids of this
     rank's destination rows. Collective.

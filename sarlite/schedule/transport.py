@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import Any
 
 from sarlite import kernels
 from sarlite.comm import Communicator, Request
@@ -19,7 +20,7 @@ from sarlite.schedule.ahead import Ahead
 from sarlite.schedule.communicator_state import CommState, Waitable
 from sarlite.schedule.messages import allocate, gather, pack, templates_of
 from sarlite.schedule.pieces import Arrival, Piece
-from sarlite.types import Array
+from sarlite.types import Array, RowIndex
 
 
 class Transport:
@@ -104,7 +105,7 @@ class Transfer:
             return start(array, peer, self.tag)
 
 
-def wait_all(requests):
+def wait_all(requests: Sequence[Request | None]) -> None:
     """Wait for all requests; entries that are None are skipped."""
     for request in requests:
         if request is not None:
@@ -300,7 +301,7 @@ class Push(Transfer):
     def finish(self):
         self._finish_all_but(0)
 
-    def gradients(self, piece):
+    def gradients(self, piece: Piece) -> tuple[Array | None, Sequence[Array | None]]:
         """Return (buffer of bytes, list of arrays of zeros in the buffer, one per input) for the gradients of the peers' rows of
         `piece`. A block adds its gradients to the arrays; the buffer is then sent to the rows' owners. For a piece of this rank's
         own rows return (None, `d_arrays`).
@@ -309,7 +310,7 @@ class Push(Transfer):
             return None, self.d_arrays
         return allocate(piece.n_rows, self.templates, zero=True)
 
-    def start(self, piece, buffer, views):
+    def start(self, piece: Piece, buffer: Any, views: Sequence[Array | None]) -> None:
         """Start to send the gradients of the rows of `piece` to the rows' owners. The gradients are in the arrays `views`, which lie in
         the message `buffer`.
         """
@@ -323,7 +324,7 @@ class Push(Transfer):
             self._start_exchange(arrival, message)
             start += arrival.n_rows
 
-    def _start_exchange(self, arrival, message):
+    def _start_exchange(self, arrival: Arrival, message: Array) -> None:
         """Start to send `message`, the gradients of the rows of `arrival`, to the rank that owns these rows. Also start to receive
         the gradients of the rows that were sent to rank `arrival.target`. Wait for earlier exchanges, so that at most `depth` are
         in progress.
@@ -353,7 +354,7 @@ class Push(Transfer):
                 add_rows(received, arrival.send_rows, d)
 
 
-def add_rows(received, rows, d):
+def add_rows(received: Array, rows: RowIndex, d: Array) -> None:
     """Add the gradients `received` to `d[rows]` in place; `rows` is a slice or an array of row numbers.
 
     All pushed gradients are added here.
@@ -364,11 +365,11 @@ def add_rows(received, rows, d):
         kernels.scatter_add_rows(received, rows, d)
 
 
-def _in_thread(finish):
+def _in_thread(finish: Callable[[], None]) -> Callable[[], None]:
     """Call `finish` in a new thread; return a function that joins the thread and raises the exception of `finish`, if any. MPI
     then makes progress while kernels compute.
     """
-    errors = []
+    errors: list[BaseException] = []
 
     def wait():
         try:

@@ -70,7 +70,7 @@ class Broadcast:
             stages = [own_tile, *(stage._replace(block=None) if stage.own else stage for stage in stages)]
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
-    def _stages(self, needs, root, n, own_tile, peer_tiles):
+    def _stages(self, needs: Needs, root: int, n: int, own_tile: Piece, peer_tiles: list[Piece]) -> list[Piece]:
         """Return a list of `n` pieces, one for each range of the rows of rank `root`, for the stage when `root` broadcasts. Their
         edges come from `own_tile`, the piece of edges out of this rank's rows, or from `peer_tiles`, the pieces of edges out of
         peers' rows.
