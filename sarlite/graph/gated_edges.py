@@ -54,7 +54,7 @@ def gated(graph: Graph | NodeType, gates: Gates) -> Any:
 
 
 class StandIn:
-    """Base class of wrappers of a graph: an attribute that the wrapper does not define is the attribute of the graph."""
+    """Base class of wrappers of a graph: attributes that the wrapper does not define are taken from the graph."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph

@@ -114,7 +114,9 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return super().dst(h)
 
     def most_edges(self) -> int:
-        """Return the number of the layer's picked edges on all ranks, an upper bound of every degree that needs no communication."""
+        """Return the number of the layer's picked edges on all ranks. This is an upper bound of every degree, and needs no
+        communication.
+        """
         return self.sizes[2]
 
     @property
@@ -321,8 +323,8 @@ class Estimate:
         return self._whole_degrees - (stops - starts)
 
     def _weighted_sums(self, dst: Array, counts: Array) -> Array:
-        """Return the divisor of each destination's weighted mean, (n_dst,) float64. `counts` has the weighted factor of each picked
-        edge, and `dst` the row of its destination.
+        """Return the sum of weights that a weighted mean of each destination's messages is divided by, (n_dst,) float64. `counts`
+        has the weighted factor of each picked edge, and `dst` the row of its destination.
         """
         if self._picked.degrees is None:
             return self._weighted_candidate_degrees

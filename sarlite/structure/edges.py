@@ -129,8 +129,8 @@ def with_added_loops(values: Array, indptr: Array, indices: Array, added: Array,
 
 
 def row_chunks(indptr: Array, most: int, cuts: ArrayLike = ()) -> Iterator[tuple[int, int]]:
-    """Yield (first, last), consecutive ranges of CSR rows first .. last - 1 with at most `most` rows, and at most `most` edges
-    unless the range is one row. A range also starts at each row number in `cuts`.
+    """Yield (first, last), consecutive ranges of CSR rows first .. last - 1. A range has at most `most` rows and at most `most`
+    edges, unless it is a single row. A range also starts at each row number in `cuts`.
     """
     stops = np.union1d(np.asarray(cuts, np.int64), [indptr.size - 1])
     first = 0
