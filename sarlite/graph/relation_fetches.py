@@ -131,8 +131,8 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return the data of the Graph of each relation, a list. All have one schedule, whose blocks hold the edges of all relations,
-    so that a single fetch of source rows serves them.
+    """Return a list with the data of the Graph of each relation. The graphs have one schedule, whose blocks hold the edges of all
+    relations, so that a single fetch of source rows serves them.
     """
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]

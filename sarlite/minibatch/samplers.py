@@ -14,7 +14,7 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler of the edges of `part`, with the options `fanouts`, `kind`, `seed` and `one_variate` of a `Sampler`. With
+    """Return a sampler of the edges of `part`. `fanouts`, `kind`, `seed` and `one_variate` are passed to the class `Sampler`. With
     `comm` the ranks sample together: the owner of a halo row picks its in-edges. With `temporal` edges are sampled in time from the
     edge sets `timed`; `dtype` is the dtype of the edge feature recency.
 

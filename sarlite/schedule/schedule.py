@@ -99,7 +99,8 @@ class Schedule(NamedTuple):
                      array_kinds: tuple[str, ...] = ()) -> None:
         """Call `on_block(block, rows, d_rows)`, which adds the gradients of the block's source rows to `d_rows`, for each block of
         edges. Each gradient is sent to its row's owner and added to `d_arrays` there. `rows` come from `block_rows`, the result of
-        `run`; without it they are fetched again, as in `run`, or None if `arrays` is None.
+        `run`. If `block_rows` is None, rows are fetched again, or are None if `arrays` is None too; `phase` and `array_kinds` are
+        as in `run`.
 
         This is SAR algorithm 2. Collective.
 
