@@ -233,7 +233,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("it is a folder" if path.is_dir() else "it is no regular file")
+        raise OSError("it is a folder" if path.is_dir() else "it is not a regular file")
     return path
 
 

@@ -73,7 +73,7 @@ class Optimizer:
 
     def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
         if not isinstance(flat, Flat):
-            raise ConfigError(f"an optimizer takes what nn.flatten(model) returns, not a {type(flat).__name__}")
+            raise ConfigError(f"flat is a {type(flat).__name__}, but must be what nn.flatten(model) returns")
         self.flat, self.lr = flat, check_number("lr", lr, positive=True)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
         self.states = [{name: np.zeros_like(group.data) for name in self.state_names} for group in flat.groups]
@@ -570,4 +570,4 @@ def schedule(spec: str, epochs: int) -> Factor:
         raise ConfigError(f"schedule {spec!r}: {error}") from None
     close = suggestion(name, ("constant", "cosine", "step", "plateau", "warmup"))
     forms = "constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST"
-    raise ConfigError(f"schedule {spec!r} is none of {forms}{close}")
+    raise ConfigError(f"schedule {spec!r} is not one of {forms}{close}")

@@ -21,7 +21,7 @@ class Solo(Communicator):
     rank, size, threaded, max_tag = 0, 1, True, MAX_TAG
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
-        raise ValueError("one rank has no peer")
+        raise ValueError(f"peer is {peer}, but a single rank has no peer")
 
     start_recv = start_send
 

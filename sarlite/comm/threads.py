@@ -380,7 +380,7 @@ def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: objec
     [[0, 1, 4], [0, 1, 4], [0, 1, 4]]
     """
     if n_ranks < 1:
-        raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
+        raise SarliteError(f"n_ranks is {n_ranks}, but must be 1 or more")
     world, n_threads = _World(n_ranks), kernels.threads()
     futures: list[Future[T]] = [Future() for _ in range(n_ranks)]
     threads = [

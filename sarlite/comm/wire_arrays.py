@@ -37,7 +37,7 @@ def as_bytes(array, writable=False):
     (24,)
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise ShapeError(f"only arrays of plain numbers travel, not {getattr(array, 'dtype', type(array).__name__)}")
+        raise ShapeError(f"an array of {getattr(array, 'dtype', type(array).__name__)} cannot be sent: only arrays of plain numbers can")
     if not array.flags.c_contiguous:
         raise ShapeError(f"array of shape {array.shape} and strides {array.strides} is not C-contiguous")
     if writable and not array.flags.writeable:
@@ -75,7 +75,7 @@ def alltoall_call(arrays, size):
     see that all make the same call.
     """
     if len(arrays) != size:
-        raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
+        raise ShapeError(f"alltoall of {len(arrays)} arrays, but one for each of {size} ranks is needed")
     for array in arrays:
         as_bytes(array)
     kinds = [f"{array.dtype} rows of shape {array.shape[1:]}" if array.ndim else "numbers without rows"

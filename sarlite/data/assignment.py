@@ -90,7 +90,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
         As `partition` and `read_parts`; also if a `balance` other than "auto" is passed with a method that ignores it.
     """
     if balancing.check(balance) is not None and method not in BALANCED:
-        raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
+        raise ConfigError(f"balance: {balance} goes only with {' and '.join(BALANCED)}, not with {method}")
     n_nodes = dataset.n_nodes
     if method not in METHODS:
         return read_parts(method, n_nodes, n_parts)
@@ -130,7 +130,7 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
     if method == "stored":
         return _ids_of_all(dataset)
     if method not in orders.METHODS:
-        raise ConfigError(f"order: {method!r} is none of stored, none, {', '.join(orders.METHODS)}")
+        raise ConfigError(f"order: {method!r} is not one of stored, none, {', '.join(orders.METHODS)}")
     if method == "cluster":
         budget.check(24 * dataset.n_nodes + _block_bytes(dataset), n_bytes, f"the order of {dataset.n_nodes:,} nodes")
         rows = orders.by_cluster(StoredEdges(dataset), tell)

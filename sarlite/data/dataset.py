@@ -138,7 +138,7 @@ class Dataset:
         dataset = cls.__new__(cls)
         dataset._hold(nodes, edges, target, name, source, provenance, directory, division)
         if target not in dataset.nodes:
-            raise DataError(f"{source}: target: {target!r} is none of the node types {', '.join(dataset.nodes)}")
+            raise DataError(f"{source}: target: {target!r} is not one of the node types {', '.join(dataset.nodes)}")
         dataset._check_together()
         return dataset
 

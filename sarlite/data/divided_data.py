@@ -181,7 +181,7 @@ def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_fol
     spec, partition = request.spec, request.partition
     balancing.check(request.balance)
     if partition not in ("stored", *METHODS) and not os.path.exists(partition):
-        raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
+        raise ConfigError(f"partition: {partition!r} is not one of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
         dataset = load(spec, verify=verify, **load_options, **graph_changes)
     good = suits(dataset, n_ranks, partition, request.order, request.balance)
@@ -193,9 +193,9 @@ def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_fol
     folder = exit_stack.enter_context(_scratch(_outside(scratch_folder, dataset) or tempfile.gettempdir()))
     _divide(dataset, n_ranks, folder / "data", request, progress, seconds)
     if stored:
-        parts = f"{dataset.n_parts} stored parts do" if dataset.n_parts > 1 else "1 stored part does"
-        show(f"{spec}: {parts} not serve {n_ranks} ranks as asked: divided anew in {folder}, for this run alone; "
-             f"`python -m sarlite.data partition {spec} --parts {n_ranks}` divides it once for all runs", sys.stderr)
+        parts = f"{dataset.n_parts} part{'s' if dataset.n_parts > 1 else ''}"
+        show(f"{spec}: stored in {parts}, which do not fit these options and {n_ranks} ranks: divided for this run, in {folder}; "
+             f"to divide the data once for all runs: python -m sarlite.data partition {spec} --parts {n_ranks}", sys.stderr)
     return None, str(folder / "data")
 
 

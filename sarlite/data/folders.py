@@ -52,4 +52,4 @@ def check_relation(relation: tuple[str, ...], types: Iterable[str], where: objec
     """Raise a DataError that begins with `where` if the source or destination type of `relation` is not in `types`."""
     for name in (relation[0], relation[2]):
         if name not in types:
-            raise DataError(f"{where}: relation {'.'.join(relation)}: node type {name!r} is none of {', '.join(types)}")
+            raise DataError(f"{where}: relation {'.'.join(relation)}: node type {name!r} is not one of {', '.join(types)}")

@@ -109,7 +109,7 @@ def read(directory):
     path = Path(directory) / META
     if not path.exists():
         spec = directory if ":" in str(directory) else "SPEC"
-        raise DataError(f"{path}: no such file, so {str(directory)!r} is no data set in the native format: "
+        raise DataError(f"{path}: no such file, so {str(directory)!r} is not a data set in the native format: "
                         f"convert it first, python -m sarlite.data convert {spec} DIR")
     with reading(path):
         if regular(path).stat().st_size > _MAX_BYTES:
@@ -171,7 +171,7 @@ def _check_names(path, meta_content):
     _expect(path, "names", names, dict)
     for name, records in (names if "target" in meta_content else {NODE: names} if names else {}).items():
         if name not in meta_content["nodes"]:
-            raise DataError(f"{path}: names: {name!r} is none of the node types {', '.join(meta_content['nodes'])}")
+            raise DataError(f"{path}: names: {name!r} is not one of the node types {', '.join(meta_content['nodes'])}")
         _expect(path, f"names: {name}", records, dict)
         n = meta_content["nodes"][name]["count"]
         for file, (dtype, length) in NAMES.items():
@@ -187,7 +187,7 @@ def _check_one_kind(path, meta_content):
     for section, name in (("nodes", NODE), ("edges", key(*RELATION))):
         if list(meta_content[section]) != [name]:
             raise DataError(f"{path}: {section}: {', '.join(meta_content[section]) or 'nothing'}; a graph of one kind, which names "
-                            f"no target, has {name} alone")
+                            f"no target, has only {name}")
 
 
 def _check_types(path, meta_content):
@@ -199,12 +199,12 @@ def _check_types(path, meta_content):
         check_relation(_words(path, "edges", name, 3), types, path)
     target = meta_content["target"]
     if not isinstance(target, str) or target not in meta_content["nodes"]:
-        raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta_content['nodes'])}")
+        raise DataError(f"{path}: target: {target!r} is not one of the node types {', '.join(meta_content['nodes'])}")
     for name, entry in meta_content["nodes"].items():
         arrays = entry.get("arrays") if isinstance(entry, dict) else None
         odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
         if odd and name != target:
-            raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
+            raise DataError(f"{path}: nodes: {name}: {odd[0]}: only the target, {target}, has labels and splits")
 
 
 def _words(path, section, name, n):

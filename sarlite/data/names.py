@@ -78,7 +78,7 @@ class Names:
         files = files_of(directory, read_meta(directory)).get(node_type or NODE)
         if files is None:
             whose = "its nodes" if node_type is None else f"nodes of type {node_type}"
-            raise DataError(f"{Path(directory) / META}: names: none; {whose} are known by numbers alone")
+            raise DataError(f"{Path(directory) / META}: names: there are none: {whose} are known only by number")
         self._hold(directory, {name: npyfile.open_map(*file) for name, file in files.items()})
 
     @classmethod
@@ -155,7 +155,7 @@ class Names:
         nodes = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
         odd = nodes[(nodes < -1) | (nodes >= len(self._numbers))]
         if len(odd):
-            raise DataError(f"{self._directory}: names: numbers: {odd[0]} is none of {len(self._numbers)} nodes: the "
+            raise DataError(f"{self._directory}: names: numbers: {odd[0]} is not one of {len(self._numbers)} nodes: the "
                             "file was changed")
         same = [node >= 0 and self._name(node) == name for name, node in zip(names, nodes)]
         return np.where(np.array(same, bool), nodes, -1)

@@ -77,7 +77,7 @@ class Part:
 
     def __init__(self, dataset: Dataset, rank: int, size: int) -> None:
         if dataset.n_parts % size and size > 1:
-            raise ConfigError(f"{dataset.source}: {dataset.n_parts} parts cannot be put together to {size}")
+            raise ConfigError(f"{dataset.source}: {dataset.n_parts} parts cannot be joined into {size}")
         self.dataset = dataset
         self.nodes = {name: NodePart(table, rank, size) for name, table in dataset.nodes.items()}
         self.relations: dict[Relation, EdgePart] = {

@@ -108,7 +108,7 @@ def _last_pickle(data):
             pass
         ends.append(file.tell())
     if _Machine(data[: ends[1]]).run() != _TORCH:
-        raise ValueError("it is no file of torch.save")
+        raise ValueError("it is not a file of torch.save")
     return data[ends[3] :]
 
 

@@ -213,7 +213,7 @@ def count_classes(labels, where, n_classes=None):
     top = max((int(piece.max()) for _, piece in pieces(labels)), default=-1)
     if n_classes is not None:
         if not top < n_classes <= MAX_CLASSES:
-            raise ConfigError(f"classes: {n_classes} cannot work, expected {top + 1} to {MAX_CLASSES}: "
+            raise ConfigError(f"classes is {n_classes}, but must be {top + 1} to {MAX_CLASSES}: "
                               f"{where} has labels up to {top}")
         return n_classes
     if top >= MAX_CLASSES:

@@ -123,7 +123,7 @@ def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
     """
     if dataset.target != schema["target"]:
         raise DataError(f"data {name}: target: {dataset.target!r}, but the model is for nodes of type "
-                        f"{schema['target']!r}: target = \"{schema['target']}\" in tables:FILE.toml says it")
+                        f"{schema['target']!r}: write target = \"{schema['target']}\" in tables:FILE.toml")
     out = _Notes(f"data {name}", [*dataset.provenance.get("tables", {}).get("outside", ())], [])
     nodes = {name: entry for name, *entry in schema["nodes"]}
     edges = {tuple(relation): entry for relation, *entry in schema["edges"]}

@@ -354,7 +354,7 @@ def _no_directory(spec, path):
         content = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
         return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")
     if "/" not in path and ":" in path:
-        return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
+        return ConfigError(f"data set {spec!r} is not one of the known forms: {', '.join(_forms())}")
     if not path:
         return ConfigError(f"data set {spec!r}: no path; --data takes a directory that convert wrote, or FORM:PATH")
     from_folder = "" if os.path.isabs(path) else f" in {os.getcwd()}"

@@ -105,7 +105,7 @@ def _text(path, name_in_errors, dtype):
             warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
             table = np.loadtxt(chain([below], rows), dtype, comments="#", delimiter=delimiter, ndmin=2)
         if columns not in (0, table.shape[1]):
-            raise DataError(f"{path}: {name_in_errors}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
+            raise DataError(f"{path}: {name_in_errors}: the first line, {first.strip()!r}, is not a header of {table.shape[1]} columns")
         return table
 
 

@@ -48,14 +48,14 @@ def read_time(text: str, kind: str, where: str) -> int:
     text = text.strip()
     if kind == "integers":
         if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2**63) <= int(text) < 2**63:
-            raise ConfigError(f"{where}: {text!r} is no whole number, as the times of the data are")
+            raise ConfigError(f"{where}: {text!r} is not a whole number, as the times of the data are")
         return int(text)
     try:
         fraction = _FRACTION.fullmatch(text)
         digits = fraction[2].ljust(9, "0") if fraction else "0" * 9
         second = datetime.fromisoformat(re.sub("Z$", "+00:00", fraction[1][:-1] + fraction[3] if fraction else text))
     except ValueError:
-        raise ConfigError(f"{where}: {text!r} is no date or timestamp, such as 2026-03-01 or 2026-03-01T14:30:00, as "
+        raise ConfigError(f"{where}: {text!r} is not a date or timestamp, such as 2026-03-01 or 2026-03-01T14:30:00, as "
                           "the times of the data are") from None
     second = second if second.tzinfo else second.replace(tzinfo=timezone.utc)
     since_1970 = second - datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -125,7 +125,7 @@ def _check_replaceable(directory, overwrite):
         raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
     other = _other_file(directory)
     if other is not None:
-        raise ConfigError(f"{directory}: holds {other}, which is no part of the data set, as meta.json does not name it; "
+        raise ConfigError(f"{directory}: holds {other}, which is not part of the data set, as meta.json does not name it; "
                           "the directory is not replaced")
     if not overwrite:
         raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")

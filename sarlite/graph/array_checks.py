@@ -68,7 +68,7 @@ def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
     error, equal = None, np.flatnonzero(ids[order][1:] == ids[order][:-1])
     if len(equal):
         first, second = order[equal[0]], order[equal[0] + 1]
-        error = DataError(f"{name}: {ids[first]} names two rows, of ranks {ranks[first]} and {ranks[second]}")
+        error = DataError(f"{name}: id {ids[first]} has two rows, on ranks {ranks[first]} and {ranks[second]}")
     raise_together(comm, error)
 
 

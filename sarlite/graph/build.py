@@ -86,7 +86,7 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
     """
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
-        raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
+        raise ConfigError("n_nodes is missing: pass n_nodes, or both n_src and n_dst for a bipartite graph")
     if n_src is not None:
         if undirected or self_loops:
             raise ConfigError("a bipartite graph has neither reverse edges nor self loops; src and dst are other nodes")
@@ -171,7 +171,7 @@ def _build_from_entries(entries: interop.Entries, edge_index: ArrayLike | None, 
     if entries.indptr is not None:
         return build_from_csr(entries.indptr, entries.columns, edge_index=edge_index, n_src=n_src)
     if edge_index is not None:
-        raise ConfigError("edge_index: only with indptr and indices; "
+        raise ConfigError("edge_index goes only with indptr and indices; "
                           "the edges of a matrix are numbered as matrix.tocoo() has them")
     assert entries.rows is not None  # only a CSR has none
     if n_src is None:
@@ -244,7 +244,7 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
     facts = comm.allgather((n_dst, n_src, bipartite, node_ids is None, src_ids is None, edge_ids is None,
                             options.compared))
     if any(fact[2:] != facts[0][2:] for fact in facts):
-        raise ConfigError("ranks disagree on what makes their graph: n_src, node_ids, src_ids, edge_ids given or not, "
+        raise ConfigError("arguments of a graph differ between ranks: n_src, node_ids, src_ids, edge_ids given or not, "
                           f"{', '.join(Options._fields)}: {[(*fact[2:-1], *fact[-1]) for fact in facts]}")
     for name, ids in (("node_ids", node_ids), ("src_ids", src_ids)):
         if ids is not None:

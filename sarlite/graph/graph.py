@@ -428,7 +428,7 @@ class Graph(LayerGraph):
         [((2, 4), (2, 4)), ((2, 4), (2, 4))]
         """
         if self.comm.size > 1:
-            raise ConfigError("only a whole graph can be sharded")
+            raise ConfigError("shard: this graph is a part already; only a whole graph can be sharded")
         comm, options = wrap(comm), Options(mode, prefetch, backward, row_dtype, peers_at_once)
         options.check(comm)
         part = divide_graph(comm, self.in_edges(), self.n_src, self.bipartite, parts, src_parts, order, seed)
@@ -729,7 +729,7 @@ class Graph(LayerGraph):
         refused by an error that starts with `method_name`, the caller.
         """
         if self.comm.size > 1 or self.bipartite:
-            raise ConfigError(f"{method_name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
+            raise ConfigError(f"{method_name}: the graph must be whole and not bipartite; in_edges() returns the edges of a part")
         edges = self.in_edges()
         src, dst = edges.indices, destinations(edges.indptr)
         if edges.numbers is not None:

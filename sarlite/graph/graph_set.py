@@ -63,7 +63,7 @@ class GraphSet(Unchanging):
 
     def __init__(self, nodes: Graph, indptr: Array, indices: Array, graph_ids: Array) -> None:
         if not isinstance(nodes, Graph):
-            raise ConfigError(f"a GraphSet is of a Graph, but nodes is a {type(nodes).__name__}")
+            raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a Graph")
         edges, ids = together(nodes.comm, lambda: _checked(nodes, indptr, indices, graph_ids))
         self.nodes, self.comm, self.profile, self.memo = nodes, nodes.comm, nodes.profile, nodes.memo
         with nodes.profile.phase("setup"):
@@ -188,7 +188,7 @@ class GraphSet(Unchanging):
         inside = all(((numbers >= 0) & (numbers < self.n_src)).all() for numbers in (rows, sources))
         whole = inside and (np.bincount(rows, minlength=self.n_src) == 1).all()
         raise_together(self.comm, None if whole else ConfigError(
-            "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
+            "graph_ids: each node must be in exactly one graph, and one rank must own all nodes and edges of a graph"))
 
     def _local(self):
         """Return (row number of this rank's first node, in-edges of `members`, in-edges of `nodes`) for this rank. The graph
@@ -220,9 +220,9 @@ def _check_nodes(nodes: Graph) -> None:
 def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tuple[Array, int]:
     """Check the arguments; return (index of each node's graph, (n_nodes,) int64; number of graphs, by default the largest index + 1)."""
     if not isinstance(graph, Graph):
-        raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
+        raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
     if graph.comm.size > 1:
-        raise ConfigError("only a whole graph can be divided; a part makes GraphSet(nodes, indptr, indices, graph_ids)")
+        raise ConfigError("graph is a part, but must be whole; GraphSet(nodes, indptr, indices, graph_ids) takes a part")
     _check_nodes(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
     limit: dict[str, Any] = {} if stop is None else {"stop": stop}

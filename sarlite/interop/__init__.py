@@ -105,7 +105,7 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
     names = sorted({name for data in stored.values() for name in data if not name.startswith("_")})
     for argument, name in (("weight", weight), ("features", features)):
         if name is not None and name not in names:
-            raise ConfigError(f"from_dgl: {argument} {name!r} is none of the edge data: {', '.join(names) or 'none'}")
+            raise ConfigError(f"from_dgl: {argument} {name!r} is not in g.edata, which has {', '.join(names) or 'no entries'}")
     if names and weight is None and features is None:
         warnings.warn(f"from_dgl: the edge data {', '.join(names)} are not read: name them by weight= and features=",
                       RuntimeWarning, stacklevel=2)

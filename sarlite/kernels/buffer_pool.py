@@ -92,7 +92,7 @@ class Buffers:
     def __exit__(self, *error: object) -> None:
         *outer, (entered, before) = _entered.get() or [(None, None)]
         if entered is not self._handler:
-            raise SarliteError("Buffers must be left in the context that entered them, the last entered first")
+            raise SarliteError("Buffers: leave each `with Buffers()` block in the context that entered it, the last entered first")
         _entered.set(tuple(outer))
         _set(before)
 

@@ -350,7 +350,7 @@ def set_threads(n: int) -> None:
     if not 1 <= n <= MAX_THREADS:
         raise ShapeError(f"n must be from 1 to {MAX_THREADS}, got {n}")
     if n > most_threads():
-        raise ConfigError(f"{n} threads: OpenMP's did not survive the fork that made this process, so its kernels use "
+        raise ConfigError(f"{n} threads: this process was forked, and OpenMP's threads do not survive a fork, so kernels use "
                           'one thread; start processes by "spawn", or call the kernels in another thread')
     call("sar_set_threads", int(n))
 

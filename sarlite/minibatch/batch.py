@@ -199,7 +199,7 @@ class Batch:
         """
         n = len(self.graphs)
         if n > 1:
-            raise ConfigError(f"aggregate: a batch of {n} layers has a graph for each, batch.layers({n})")
+            raise ConfigError(f"aggregate: the batch has {n} layers: aggregate over the graphs that batch.layers({n}) returns")
         return self.layers(1)[0].aggregate(*args, **options)
 
 

@@ -311,7 +311,7 @@ class NeighborLoader(Loader):
         if self.sample_ahead and not comm.threaded and (self._window or exact) and comm.size > 1:
             self.sample_ahead = 0
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: sample_ahead falls back to 0", RuntimeWarning,
+                warnings.warn("MPI has no MPI_THREAD_MULTIPLE, so sample_ahead falls back to 0", RuntimeWarning,
                               stacklevel=2)
         self._transposes, self._buffers = Transposes(), (kernels.Buffers(), kernels.Buffers())
 
@@ -456,10 +456,10 @@ def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote, temporal):
         raise ConfigError(f"temporal is a {type(temporal).__name__}, but must be a Temporal", "temporal")
     if temporal is not None and isinstance(remote, HEC):
         raise ConfigError(f"remote {remote!r} does not go with temporal: a cache keeps rows that were computed at other "
-                          "times, maybe later ones: remote is exact or local", "temporal")
+                          "times, maybe later ones: take remote exact or local", "temporal")
     if isinstance(graph, NodeType):
         if isinstance(remote, HEC):
-            raise ConfigError(f"remote {remote!r}: a node type has no cache of each type's rows: remote is exact or "
+            raise ConfigError(f"remote {remote!r}: caches of several node types are not supported: take remote exact or "
                               "local")
     else:
         check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone

@@ -24,8 +24,8 @@ from sarlite.types import Array, ArrayLike
 def check_graph(graph: object, what: str) -> None:
     """Raise a ConfigError if batches cannot be made of `graph`, such as a bipartite one; `what` names the batches in the error."""
     if not isinstance(graph, (Graph, NodeType)):
-        raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
-                          f"but graph is a {type(graph).__name__}")
+        raise ConfigError(f"{what}: graph is a {type(graph).__name__}, but must be a Graph, or a node type of a HeteroGraph, "
+                          "as graph.of(type) returns it")
     if isinstance(graph, Graph) and graph.bipartite:
         raise ConfigError(f"{what} of a bipartite graph: the outputs of one layer are not the sources of the next layer")
     options = graph.options

@@ -133,7 +133,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
             For another number of layers.
         """
         if n != 1:
-            raise ConfigError(f"{n} layers over one layer of a batch: ask the batch for its layers")
+            raise ConfigError(f"layers({n}): the graph is one layer of a batch: call layers({n}) of the batch")
         return [self]
 
     def recover(self) -> None:

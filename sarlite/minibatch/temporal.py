@@ -89,7 +89,7 @@ class Temporal:
             by_type: Any = self.nodes or {}
             unknown = next((name for name in by_type if name not in graph.graph.node_types), None)
             if unknown is not None:
-                raise ConfigError(f"temporal: {unknown!r} is none of the node types {', '.join(graph.graph.node_types)}")
+                raise ConfigError(f"temporal: {unknown!r} is not one of the node types {', '.join(graph.graph.node_types)}")
             nodes: Any = {name: check_times(f"times of {name}", times, graph.graph.of(name).n_dst)
                           for name, times in by_type.items()}
         else:

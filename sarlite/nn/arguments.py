@@ -45,7 +45,7 @@ def check_input(layer: str, x: object, n_feat: int, dtype: DType, ndim: int | No
     """
     shape, x_dtype = getattr(x, "shape", ()), getattr(x, "dtype", None)
     if not shape or shape[-1] != n_feat or (ndim is not None and len(shape) != ndim):
-        raise ShapeError(f"{layer}: x has shape {tuple(shape)}, but {'(n, ' if ndim else '(..., '}{n_feat}) is taken")
+        raise ShapeError(f"{layer}: x has shape {tuple(shape)}, but must have shape {'(n, ' if ndim else '(..., '}{n_feat})")
     if x_dtype is not None and x_dtype.kind == "f" and x_dtype != dtype:
         remedy = f"x.astype(np.{dtype}), or make the model with dtype=np.{x_dtype}"
         raise ShapeError(f"{layer}: x is {x_dtype}, but its parameters are {dtype}: {remedy}")

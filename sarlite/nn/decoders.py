@@ -53,7 +53,7 @@ class Dot(Module):
     def __init__(self, width: int = 0, n_out: int | None = None, *, rng: Random | None = None,
                  dtype: DType = np.float32) -> None:
         if n_out is not None:
-            raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are wanted: mlp, distmult, "
+            raise ConfigError(f"decoder dot makes one score of a link, but {n_out} outputs are needed: mlp, distmult, "
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:

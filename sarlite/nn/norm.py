@@ -222,7 +222,7 @@ class BatchNorm(Module):
         hold rows of this rank alone. Collective.
         """
         if getattr(x, "volatile", False):
-            raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
+            raise RuntimeError("BatchNorm inside a message would see only the edges of one block: normalize before or after aggregate")
         if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
             raise ConfigError("numerics exact: BatchNorm of a tensor that is the same on every rank would count its rows "
                               "once for each rank: nn.LayerNorm does not")

@@ -63,7 +63,7 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
             raise CallFailure(Verdict.WRONG, f"returned {_kind(returned)}, not a dict of {', '.join(shapes)}")
         returned = {next(iter(shapes)): returned}
     if missing := [name for name in shapes if name not in returned]:
-        raise CallFailure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
+        raise CallFailure(Verdict.WRONG, f"returned no {missing[0]}, but must return a dict of {', '.join(shapes)}", missing[0])
     return {name: checked(returned[name], name, shape, case) for name, shape in shapes.items()}
 
 
@@ -91,7 +91,7 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
     if not isinstance(returned, Mapping):
         raise CallFailure(Verdict.WRONG, f"vjp returned {_kind(returned)}, not a dict of gradients by name")
     if unknown := [name for name in returned if name not in {*shapes, *case.arrays, *case.state}]:
-        raise CallFailure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
+        raise CallFailure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is not one of {', '.join(shapes)}",
                       f"d{unknown[0]}")
     return {name: checked(returned[name], f"d{name}", shape, case) for name, shape in shapes.items()
             if returned.get(name) is not None}

@@ -129,7 +129,7 @@ class Report:
         """
         bad = self.first_bad
         if bad is None or isinstance(bad.case, str):
-            raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
+            raise ConfigError(f"{path}: there is nothing to save: the verdict is {self.verdict.name}")
         return sarcase.save(bad, path, overwrite)
 
     def to_dict(self) -> dict[str, object]:

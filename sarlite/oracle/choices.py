@@ -29,7 +29,7 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
     """Raise ConfigError unless `value` is one of the allowed values; the message starts with `name`."""
     allowed = tuple(allowed)
     if value not in allowed:
-        raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, allowed))}")
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(map(repr, allowed))}")
 
 
 def allowed_verdicts(verdicts: Sequence[str]) -> tuple[str, ...]:

@@ -268,7 +268,7 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
         shape, n_axes = tuple(value.shape), len(PARAMETERS[layer][ours].axes.split())
         if len(shape) != n_axes + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
             wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{n_axes} axes"
-            raise DataError(f"{name!r} is of shape {shape}, but in {dialect}'s {layer} it is of {wanted}")
+            raise DataError(f"{name!r} has shape {shape}, but in {dialect}'s {layer} it has {wanted}")
         parameters[ours] = layout.read(value)
     return parameters
 

@@ -104,7 +104,7 @@ def verify(folder: Path, results: Path | None = None) -> Report:
             raise DataError(f"{folder / LIST}: {path!r} is not the path of a case")
         saved = sarcase.load(folder / path)
         if lacking := sorted(saved.expected.keys() - saved.bounds.keys()):
-            raise DataError(f"{folder / path}: bounds: none of {lacking[0]}")
+            raise DataError(f"{folder / path}: bounds: {lacking[0]} has none")
         with reading(folder / path):
             reference = reference_of(saved.case)
             trial = trials.setdefault(reference_label(reference), Trial(_no_function, None, reference, report, call.Worker(0)))

@@ -154,7 +154,7 @@ def _checked(layer, dialect, name, value):
     if name in layer.options and value not in layer.options[name]:
         choices = ", ".join(map(repr, layer.options[name]))
         what = f"nothing else of {dialect}'s {layer.name} has a reference"
-        raise ConfigError(f"{name}: {value!r} is none of {choices}; {what}")
+        raise ConfigError(f"{name}: {value!r} is not one of {choices}; {what}")
     if name in layer.sizes or name == "n_in":
         return check_int(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
@@ -176,7 +176,7 @@ def _check_shapes(layer: LayerFormula, dialect: str, shapes: Shapes, wanted: Sha
             raise DataError(f"{theirs!r} has no place in {whose} with these attributes and shapes")
         if shape != wanted[name]:
             theirs_found, theirs_wanted = (place[name].shape(one) for one in (shape, wanted[name]))
-            raise DataError(f"{theirs!r} is of shape {theirs_found}, but in {whose} {theirs_wanted}")
+            raise DataError(f"{theirs!r} has shape {theirs_found}, but in {whose} {theirs_wanted}")
 
 
 def definition(layer: LayerFormula) -> Definition:

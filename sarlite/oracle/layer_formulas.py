@@ -97,7 +97,7 @@ def _rgcn(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
 def _within(name, index, n):
     if len(index) and (index.min() < 0 or index.max() >= n):
         odd = index.min() if index.min() < 0 else index.max()
-        raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
+        raise DataError(f"{name}: expected numbers from 0 to {n - 1}, found {odd}")
 
 
 def _rgcn_inferred(shapes: Shapes, inferred: Attributes) -> AttributeDict:

@@ -146,7 +146,7 @@ def _layers_and_norms(module: ModuleLike) -> tuple[LayerNames | list[LayerNames]
     kinds = sorted({piece.kind for piece in layers})
     if len(kinds) != 1:
         found_kinds = " and ".join(kinds) or "no kind that is known"
-        raise ConfigError(f"{type(module).__name__} has layers of {found_kinds}; one is asked for")
+        raise ConfigError(f"{type(module).__name__} has layers of {found_kinds}, but must have layers of one kind")
     between = [name for name, _, inner in modules if type(inner).__name__ == "Activation"]
     for piece, name in zip(layers, between):  # in sarlite's models the activation holds a hidden layer's bias
         if f"{name}.bias" in names_of_all:

@@ -43,7 +43,7 @@ def write(path: Path, array: Array) -> Record:
     """Write an array to `path` in C order, little-endian; return its record, a dict of file name, dtype, shape and SHA-256 of the file."""
     value = np.asarray(array, np.asarray(array).dtype.newbyteorder("<"), order="C")
     if value.dtype.str not in DTYPES:
-        raise DataError(f"{path}: dtype {value.dtype} is none of {', '.join(DTYPES)}")
+        raise DataError(f"{path}: dtype {value.dtype} is not one of {', '.join(DTYPES)}")
     file = io.BytesIO()
     np.lib.format.write_array(file, value, allow_pickle=False)
     path.write_bytes(file.getbuffer())

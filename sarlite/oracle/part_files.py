@@ -135,7 +135,7 @@ def _result(folder: Path, part: RankPart) -> dict[str, object]:
         raise DataError(f"{folder}: there are no results of rank {part.rank} of {part.size}")
     paths = {path.name.removesuffix(".npy"): path for path in sorted(folder.glob("*.npy"))}
     if unknown := [path for name, path in paths.items() if name not in part.results]:
-        raise DataError(f"{unknown[0]}: it is none of {', '.join(f'{name}.npy' for name in part.results)}")
+        raise DataError(f"{unknown[0]}: it is not one of {', '.join(f'{name}.npy' for name in part.results)}")
     arrays = {name: npy.read_result(paths[name], name, shape) for name, shape in part.results.items() if name in paths}
     of = {name: f"d{name}" for name in (*part.arrays, *part.state)}
     layers = [name for name in part.results if name.startswith("layers.")]

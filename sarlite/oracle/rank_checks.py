@@ -139,7 +139,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
     """
     reference = as_reference(reference, attributes, dtype)
     if unknown := [kind for kind in parts if kind not in PARTS]:
-        raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
+        raise ConfigError(f"parts: {unknown[0]!r} is not one of {', '.join(PARTS)}")
     sizes, chosen = [check_int("ranks", n, 1) for n in ranks], division_graphs(graphs)
     report = Report(f"{reference_label(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
     with trying(report, run, None, reference, time_limit, seed=seed,

@@ -87,7 +87,7 @@ def picks(trial: Trial, case: Case) -> list[Array] | None:
     if picked is None:
         return None
     if not isinstance(picked, np.ndarray) or picked.ndim != 1 or picked.dtype.kind not in "iu":
-        trial.record(Finding(Verdict.WRONG, "call", case, "out", "is no (n_picks,) array of edge numbers"))
+        trial.record(Finding(Verdict.WRONG, "call", case, "out", "is not an (n_picks,) array of edge numbers"))
         return None
     trial.report.checked["sampling"] += 1
     problem = _impossible(case, picked)

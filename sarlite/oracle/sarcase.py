@@ -85,7 +85,7 @@ def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwri
     """
     if isinstance(item, Finding):
         if isinstance(item.case, str):
-            raise DataError(f"{path}: the finding has the name of its case alone, {item.case!r}")
+            raise DataError(f"{path}: the finding has only the name of its case, {item.case!r}, and no arrays")
         item = replace(item.evidence or SavedCase(item.case), finding=item)
     elif isinstance(item, Case):
         item = SavedCase(item)
@@ -184,7 +184,7 @@ def _loaded(folder, document):
         _text(document, name)
     for name, allowed in _TEXTS.items():
         if document[name] not in allowed:
-            raise DataError(f"{folder}: {name} is {document[name]!r}, none of {', '.join(allowed)}")
+            raise DataError(f"{folder}: {name} is {document[name]!r}, expected one of {', '.join(allowed)}")
     n_src, n_dst = (_rows(document, name) for name in ("n_src", "n_dst"))
     _within(folder, document)
     src, dst = (_index(folder, document, name) for name in ("src", "dst"))
@@ -193,7 +193,7 @@ def _loaded(folder, document):
     for name, bound in groups["bounds"].items():
         expected = groups["expected"].get(name)
         if expected is None or expected.shape != bound.shape:
-            other = "no array" if expected is None else f"shape {expected.shape}"
+            other = "not an array" if expected is None else f"shape {expected.shape}"
             raise DataError(f"{folder}: bounds.{name} has shape {bound.shape}, but expected.{name} is {other}")
     case = Case(document["name"], document["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
                 _attributes(document["attributes"]), groups.pop("state"),
@@ -256,7 +256,7 @@ def _finding(document, case):
         document = {**dict.fromkeys(_LATER), **document}
     _has(document, "finding", _FINDING)
     if document["verdict"] not in Verdict.__members__:
-        raise DataError(f"finding.verdict is {document['verdict']!r}, none of {', '.join(Verdict.__members__)}")
+        raise DataError(f"finding.verdict is {document['verdict']!r}, expected one of {', '.join(Verdict.__members__)}")
     places = {name: None if document[name] is None else check_int(f"finding.{name}", document[name]) for name in POSITIONS}
     numbers = {name: None if document[name] is None else float(document[name]) for name in NUMBERS}
     edges = tuple(tuple(check_int("finding.edges", end) for end in edge) for edge in document["edges"])

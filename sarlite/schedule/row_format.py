@@ -58,7 +58,7 @@ class RowFormat(NamedTuple):
 
     def _rounded(self, x: Array | Rows) -> Array:
         if x.dtype != np.float32:
-            raise ConfigError(f"rows {self.name}: need rows of float32, but these are {x.dtype}")
+            raise ConfigError(f"rows {self.name}: the rows are {x.dtype}, but must be float32")
         return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:

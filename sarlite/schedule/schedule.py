@@ -232,9 +232,9 @@ class Options(NamedTuple):
             if value is None:
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-                return ConfigError(f"{name} {value!r} is not a number >= {least}")
+                return ConfigError(f"{name} is {value!r}, but must be a whole number, {least} or more")
         if self.peers_at_once is not None and not hasattr(MODES.get(self.mode, self.mode), "peers_at_once"):
-            return ConfigError(f"peers_at_once: mode {self.mode} brings one rank's rows at a time")
+            return ConfigError(f"peers_at_once is {self.peers_at_once}, but mode {self.mode} fetches the rows of one rank at a time")
         return None
 
     def resolved(self, comm: Communicator, n_threads: int) -> "Options":

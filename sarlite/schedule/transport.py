@@ -46,7 +46,7 @@ class Transport:
     def __init__(self, comm, prefetch, profile):
         if prefetch and comm.size > 1 and not comm.threaded:
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: prefetch falls back to 0", RuntimeWarning, stacklevel=2)
+                warnings.warn("MPI has no MPI_THREAD_MULTIPLE, so prefetch falls back to 0", RuntimeWarning, stacklevel=2)
             prefetch = 0
         self.comm, self.fetch_comm, self.push_comm = comm, comm.channel("fetch"), comm.channel("push")
         self.prefetch, self.profile, self.state = prefetch, profile, CommState.of(comm)

@@ -23,7 +23,7 @@ def generator(seed: int | np.random.Generator) -> np.random.Generator:
 def require(condition: object, name: str, value: object, expected: str) -> None:
     """Raise a ConfigError with the name of an argument, its value and the expected values, unless `condition` is true."""
     if not condition:
-        raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
+        raise ConfigError(f"{name}: {value}, expected {expected}")
 
 
 def require_room(nodes: int, edges: float, features: int) -> None:

@@ -206,7 +206,7 @@ def _run_child(job: dict[str, Any], fd: int, size_text: str) -> None:
     """
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
-                          "bring parts in a file")
+                          "give the parts in a file")
     job = {**job, "fd": fd, "parent": os.getpid(), "path": [os.path.abspath(path) for path in sys.path]}
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

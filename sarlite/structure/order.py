@@ -93,7 +93,7 @@ def by_cluster(edges: ReadableEdges, tell: Callable[[str], object] = lambda text
 def check_method(method: str) -> None:
     """Raise a ConfigError unless `method` is "metis" or "cluster", the methods of `order`."""
     if method not in METHODS:
-        raise ConfigError(f"order: {method!r} is none of {', '.join(METHODS)}")
+        raise ConfigError(f"order: {method!r} is not one of {', '.join(METHODS)}")
 
 
 def check_order(order: ArrayLike, n_nodes: int, source: str) -> Array:

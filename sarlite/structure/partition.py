@@ -81,7 +81,7 @@ def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis"
     """
     n_nodes = indptr.size - 1
     if method not in METHODS:
-        raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
+        raise ConfigError(f"method: {method!r} is not one of {', '.join(METHODS)}")
     if not 1 <= n_parts <= MOST_PARTS:
         raise ConfigError(f"n_parts: {n_parts} is outside 1 <= n_parts <= {MOST_PARTS}")
     check_int("seed", seed)

@@ -47,7 +47,7 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
     [0, 1, 1]
     """
     if method not in METHODS:
-        raise ConfigError(f"method: {method!r} is none of {', '.join(METHODS)}")
+        raise ConfigError(f"method: {method!r} is not one of {', '.join(METHODS)}")
     if method not in BALANCED:
         return partition(np.zeros(n_graphs + 1, np.int64), np.zeros(0, np.int64), n_parts, method, seed=seed)
     weights = np.bincount(graph_of, degrees + 1.0, n_graphs)

@@ -275,7 +275,7 @@ def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def _extremum(name, x, axis, keepdims):
     axes = of_axes(axis, x.ndim)
     if not math.prod(x.shape[a] for a in axes):
-        raise ShapeError(f"{name} of no values: axis {axis} of shape {x.shape}")
+        raise ShapeError(f"{name}: axis {axis} of shape {x.shape} has no values")
     if len(axes) == 1:
         return apply(name, x, axis=axes[0], keepdims=keepdims)
     out = apply(name, _joined(x, axes), axis=-1, keepdims=False)

@@ -217,7 +217,7 @@ def _row_weights(logits: Tensor, row_labels: Array, rows: Array | None, class_we
 def _fixed(name: str, values: Operand) -> Array:
     """Return a loss's weights, `values`, as an array; raise a ConfigError that starts with `name` for a Tensor that wants a gradient."""
     if isinstance(values, Tensor) and values.requires_grad:
-        raise ConfigError(f"{name} wants a gradient, but losses have no gradient of weights: multiply the losses of "
+        raise ConfigError(f"{name} requires a gradient, but losses have no gradient of weights: multiply the losses of "
                           "reduction='none' by the weights, or detach() the weights")
     return as_array(values)
 
@@ -347,7 +347,7 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     values = as_array(targets) if not isinstance(targets, Tensor) else targets._data
     outside = values[~((values >= 0) & (values <= 1))]
     if outside.size:
-        raise DataError(f"a target is {outside.flat[0]}, not in [0, 1]")
+        raise DataError(f"targets: {outside.flat[0]} is not in [0, 1]")
     return _of_values(_bce_with_logits, logits, targets, rows, count, weight, reduction)
 
 

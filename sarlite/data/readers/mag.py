@@ -146,7 +146,7 @@ def _name_files(folder, n_nodes):
     paths = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
     for name, path in paths.items():
         if name not in n_nodes:
-            raise DataError(f"{path}: names: node type {name!r} is none of {', '.join(n_nodes)}")
+            raise DataError(f"{path}: names: node type {name!r} is not one of {', '.join(n_nodes)}")
     if not paths:
         raise DataError(f"{folder}: names: no file TYPE{_NAMES} of {', '.join(n_nodes)}")
     return {name: paths[name] for name in n_nodes if name in paths}
@@ -179,7 +179,7 @@ def _counts(file):
     values, line = _by_type(file, "numbers of nodes")
     for name, value in values.items():
         if not value.isdigit():
-            raise DataError(f"{file}: line {line}: {value!r} is no number of nodes of {name!r}")
+            raise DataError(f"{file}: line {line}: {value!r} is not a number of nodes of {name!r}")
     counts = {name: int(value) for name, value in values.items()}
     check_nodes(sum(counts.values()), 0, file)
     return counts
@@ -197,7 +197,7 @@ def _relations(file, n_nodes):
         for name in (words[0], words[2]):
             if name not in n_nodes:
                 raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: "
-                                f"node type {name!r} is none of {', '.join(n_nodes)}")
+                                f"node type {name!r} is not one of {', '.join(n_nodes)}")
         if tuple(words) in relations:
             raise DataError(f"{file}: line {line}: relation {','.join(words)!r} appears twice")
         relations.append(tuple(words))
@@ -212,7 +212,7 @@ def _features(raw, n_nodes):
     list_file = raw / "nodetype-has-feat.csv.gz"
     for name in stored_types:
         if name not in n_nodes:
-            raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
+            raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is not one of {', '.join(n_nodes)}")
     named, line = _marked_types(list_file, "types with features") if list_file.exists() else (stored_types, None)
     if line and sorted(named) != stored_types:
         raise DataError(f"{list_file}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "

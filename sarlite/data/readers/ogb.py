@@ -196,7 +196,7 @@ def _links_of(path, arrays):
     elif {"source_node", "target_node"} <= arrays.keys():
         ends = arrays["source_node"], arrays["target_node"]
         if ends[0].ndim != 1 or ends[0].shape != ends[1].shape:
-            raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are no pairs")
+            raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are not pairs")
         links = np.stack(ends, 1)
     else:
         raise DataError(f"{path}: links: expected edge, or source_node and target_node; the file has "
@@ -253,7 +253,7 @@ def _proteins(raw, feature_kind):
     both directions. `feature_kind`, such as "species", selects node features.
     """
     if feature_kind not in ("edges", "species", "both"):
-        raise ConfigError(f"features: {feature_kind!r} is none of edges, species, both")
+        raise ConfigError(f"features: {feature_kind!r} is not one of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
     if (at := first_true((edges < 0) | (edges >= n_nodes))) is not None:
         raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, "

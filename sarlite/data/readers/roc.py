@@ -57,7 +57,7 @@ def _mask_codes(path):
         words = [line.strip() for line in textfile.lines(file) if line.strip()]
     for at, word in enumerate(words):
         if word not in _MASKS:
-            raise DataError(f"{path}: mask: entry {at} is {word!r}, none of {', '.join(_MASKS)}")
+            raise DataError(f"{path}: mask: entry {at} is {word!r}, expected one of {', '.join(_MASKS)}")
     return np.array([_MASKS.index(word) for word in words], np.int8)
 
 

@@ -130,7 +130,7 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, u
                                 f"VALUE has an entry that is not {finite}"))
             continue
         has_value, expression = f"NOT {is_missing(table, column)}", number(table, column)
-        checks.append(CellCheck(column, f"{expression} IS NULL AND {has_value}", "VALUE is no number",
+        checks.append(CellCheck(column, f"{expression} IS NULL AND {has_value}", "VALUE is not a number",
                             partial(_number_remedy, table, column, use)))
         checks.append(CellCheck(column, f"NOT abs({expression}) < {bound}", f"VALUE is not {finite}"))
         if not missing:
@@ -232,7 +232,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
         if table.n_rows and not (kind == "float" and not n_values):
             more = {"float": "numbers with a point; Int64 of pandas keeps whole numbers whole, also beside missing values",
                     "date": "dates", "bool": "true and false", "list": "lists", "vector": "lists"}.get(kind, "of an unknown type")
-            raise DataError(f"{table.where}: column {column!r}: {more}: these are no ids of nodes, which are whole "
+            raise DataError(f"{table.where}: column {column!r}: {more}: these are not ids of nodes, which are whole "
                             "numbers or words")
     name = quote(column)
     checks = [CellCheck(column, f"{name} IS NULL OR {name} = ''" if kind == "word" else f"{name} IS NULL", "no id")]
@@ -278,7 +278,7 @@ def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
                            "makes it train")
 
     return (f"CAST(coalesce({code}, 0) AS TINYINT)",
-            CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is none of train, val, test, none", remedy))
+            CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is not one of train, val, test, none", remedy))
 
 
 def truth(table: Table, column: str) -> tuple[str, CellCheck]:

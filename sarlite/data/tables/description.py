@@ -346,13 +346,13 @@ def _check_edges(edges, nodes, where):
     relation = edges.get("relation")
     words = relation if isinstance(relation, list | tuple) else ()
     if len(words) != 3 or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{where}: relation: {relation!r} is no list of source type, name, destination type, "
+        raise ConfigError(f"{where}: relation: {relation!r} is not a list of source type, name, destination type, "
                           'such as ["user", "buys", "item"]')
     if not any(word in edges for word in ("file", "query", "table")):
         raise ConfigError(f"{where}: file: none is named")
     for name in (relation[0], relation[2]):
         if name not in nodes:
-            raise ConfigError(f"{where}: relation: node type {name!r} is none of {', '.join(nodes)}")
+            raise ConfigError(f"{where}: relation: node type {name!r} is not one of {', '.join(nodes)}")
 
 
 def _check_keys(options, classes, message_start):

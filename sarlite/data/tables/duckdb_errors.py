@@ -66,7 +66,7 @@ def plain_message(text):
         line, shown, why = match.groups()
         word = re.search(r'Could not convert string "(.*?)" to', text, re.DOTALL)
         if word:
-            return f"line {line}: {word[1]!r} is no number"
+            return f"line {line}: {word[1]!r} is not a number"
         if "utf-8" in why:
             return f"line {line}: {_NOT_UTF8}"
         if "quote" in why or "unterminated quote" in text:

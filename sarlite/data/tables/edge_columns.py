@@ -240,7 +240,7 @@ class NumberedEdges:
         dict of str to int
             Number of edges that each change affected, by words about the change.
         """
-        notes = {"left out, as an end is no node": self._n_unknown} if self._n_unknown else {}
+        notes = {"left out, as an end is not a node": self._n_unknown} if self._n_unknown else {}
         changes = self._changes
         n_stored, where = self._n(), self._columns.table.where
         if changes["undirected"]:

@@ -94,7 +94,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
         fitted = Fitted.from_json(stored, table.where)
         for name, feature in wanted.items():
             if fitted.features.get(name) != feature:
-                raise ConfigError(f"{table.where}: column {name!r}: {feature} is asked for, but the model's is "
+                raise ConfigError(f"{table.where}: column {name!r}: the transform is {feature}, but the model's is "
                                   f"{fitted.features.get(name, 'none')}")
     else:
         fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, door)

@@ -176,7 +176,7 @@ def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
     if task is None and n_classes is None and len(values) >= _MANY and n < 2 * len(values):
         remedy = table.reading.door.remedy(("task", "classify", "says that they are classes"),
                                            ("task", "regress", "reads numbers"), otherwise="name the column of the classes")
-        raise DataError(f"{where}: {len(values):,} different values in {n:,} rows are hardly classes: {remedy}")
+        raise DataError(f"{where}: {len(values):,} different values in {n:,} rows may be ids, not classes: {remedy}")
     class_values = [value for value, _ in values]
     numbered = kind == "number" and (n_classes is not None or class_values == [*range(len(class_values))])
     return _ClassValues(class_values, {str(value): count for value, count in values}, kind, numbered)
@@ -257,7 +257,7 @@ def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, co
         beside = f"beside {numbers[0]} to {numbers[-1]}" if numbers else "in all rows"
         raise DataError(f"{cell(table, row, column)}: -1 {beside} may be a class or no label: {remedy}")
     if n_classes is not None and value_counts and not 0 <= value_counts[0][0] <= value_counts[-1][0] < n_classes <= MAX_CLASSES:
-        raise ConfigError(f"classes: {n_classes} cannot work, expected {value_counts[-1][0] + 1} to {MAX_CLASSES}: {column_name} has "
+        raise ConfigError(f"classes is {n_classes}, but must be {value_counts[-1][0] + 1} to {MAX_CLASSES}: {column_name} has "
                           f"labels from {value_counts[0][0]} to {value_counts[-1][0]}")
     return value_counts
 

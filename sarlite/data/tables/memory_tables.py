@@ -89,7 +89,7 @@ def _reader(source, source_name):
         if hasattr(source, "__dataframe__"):
             return import_optional("pyarrow.interchange", source_name).from_dataframe(source).to_reader()
     more = "; collect() makes a table of it" if hasattr(source, "collect") else ""
-    raise ConfigError(f"{source_name}: {type(source).__name__} is no table{more}; a table is a dict of arrays, a table of pandas, "
+    raise ConfigError(f"{source_name}: {type(source).__name__} is not a table{more}; a table is a dict of arrays, a table of pandas, "
                       "polars or pyarrow, or an object with __arrow_c_stream__ or __dataframe__")
 
 
@@ -109,7 +109,7 @@ def _stream(arrow, source, source_name):
     try:
         return arrow.RecordBatchReader.from_stream(source)
     except arrow.ArrowInvalid as error:
-        raise ConfigError(f"{source_name}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
+        raise ConfigError(f"{source_name}: {type(source).__name__} is not a table with columns that pyarrow reads: {error}") from error
 
 
 def check_parquet(files: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ def _arrow_array(arrow, column, column_name):
     elif hasattr(column, "__arrow_array__"):
         return column.__arrow_array__()
     if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__iter__") or isinstance(values, str | bytes):
-        raise DataError(f"{column_name}: {values!r} is no array")
+        raise DataError(f"{column_name}: {values!r} is not an array")
     name = str(getattr(values, "dtype", ""))
     if name.startswith("period"):
         values = values.astype(str).where(values.notna(), None)  # pyarrow would return the ordinal numbers of the periods

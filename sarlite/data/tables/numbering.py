@@ -202,7 +202,7 @@ def _are_numbers(node_type, ends):
 
 
 def _no_number(table):
-    return f"VALUE is no node number, but other ids are; {_all_names(table)}"
+    return f"VALUE is not a node number, but other ids are; {_all_names(table)}"
 
 
 def _all_names(table):

@@ -134,7 +134,7 @@ def text_form(connection: Connection, path: str, reading: Reading, asked: Sequen
     if reading.comment is not None:
         lines = [line for line in lines if not line.startswith(reading.comment)]
     if lines and _SEPARATOR.fullmatch(lines[0].strip()):
-        raise DataError(f"{path}: the first line, {lines[0]!r}, tells Excel the separator and is no part of the table; delete the line")
+        raise DataError(f"{path}: the first line, {lines[0]!r}, tells Excel the separator and is not part of the table; delete the line")
     delimiter = _delimiter(path, lines[0] if lines else "")
     rows = _rows(lines, delimiter)
     first, second = (rows[at] if at < len(rows) else [] for at in range(2))
@@ -241,7 +241,8 @@ def _is_header(first_row, second_row, expected_names):
 def _ask_about_comment(path, line, option_notation):
     """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in `option_notation`."""
     if line.startswith("%%MatrixMarket"):
-        raise DataError(f"{path}: a file of MatrixMarket, no table; scipy.io.mmread reads it, and Graph.from_scipy takes its result")
+        raise DataError(f"{path}: the file is a MatrixMarket matrix, not a table; scipy.io.mmread reads it, and Graph.from_scipy takes "
+                        "the result")
     remedy = option_notation.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"),
                                     ("header", True, "reads it as a header"), ("header", False, "reads it as a row"))
     raise DataError(f"{path}: the first line, {line[:80]!r}, may be a comment: {remedy}")

@@ -120,7 +120,7 @@ def date_check(table: Table, column: str) -> CellCheck:
     """Return the check that refuses a word in a column unless it is an ISO 8601 date of 1678 to 2261 or a missing value."""
     date = date_of_word(quote(column))
     return CellCheck(column, f"NOT {is_missing(table, column)} AND ({date} IS NULL OR NOT isfinite({date}) OR year({date}) NOT BETWEEN "
-                         "1678 AND 2261)", "VALUE is no date or time of 1678 to 2261, such as 2026-03-01 or 2026-03-01 14:30:00",
+                         "1678 AND 2261)", "VALUE is not a date or time of 1678 to 2261, such as 2026-03-01 or 2026-03-01 14:30:00",
                  partial(date_remedy, table, column))
 
 
@@ -133,8 +133,8 @@ def _times_in_words(table, column):
     digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN TRY_CAST({name} AS BIGINT) END)"
     n_whole, n_dates = table.one(f"count({digits})", f"count({dates})")
     times = Times(f"epoch_ns({dates})", "dates") if n_dates > n_whole else Times(digits, "integers")
-    other = {"dates": "no date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
-             "integers": "no whole number of 64 bits"}
+    other = {"dates": "not a date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
+             "integers": "not a whole number of 64 bits"}
     if max(n_whole, n_dates):
         expected = f"{other[times.kind]}, as are the other rows' times of {column}"
     else:

@@ -35,7 +35,7 @@ _TYPE_WORDS = {"list": "lists", "vector": "lists", "date": "dates", "other": "ne
 def as_double(value: float) -> str:
     """Return a finite number as an SQL literal of type DOUBLE; raise a ValueError or TypeError for any other value."""
     if isinstance(value, (bool, str)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     return f"CAST({float(value)!r} AS DOUBLE)"
 
 
@@ -114,13 +114,13 @@ class Column:
                             f"{value_word} in each row")
         if self.reads == "list":
             self.refuse(f"{has_value} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
-                         "lambda x: isfinite(x))))", f"is no {value_word}, each finite")
+                         "lambda x: isfinite(x))))", f"is not a {value_word}, each finite")
         elif self.reads == "date":
             self.refuse(f"{has_value} AND ({self.value} IS NULL OR NOT isfinite({self.value}) OR "
-                        f"year({self.value}) NOT BETWEEN 1678 AND 2261)", f"is no {value_word}")
+                        f"year({self.value}) NOT BETWEEN 1678 AND 2261)", f"is not a {value_word}")
         elif types:
             cast = f"TRY_CAST({column} AS DOUBLE)"
-            self.refuse(f"{has_value} AND {cast} IS NULL", f"is no {value_word}")
+            self.refuse(f"{has_value} AND {cast} IS NULL", f"is not a {value_word}")
             self.refuse(f"isinf({cast})", "is infinite")
 
     def refuse(self, condition: str, why: str) -> None:
@@ -414,7 +414,7 @@ class Vector(Kind):
 
     def check(self, column, statistics):
         width = int(statistics["width"])
-        column.refuse(f"len({column.value}) <> {width}", f"is no list of {width} numbers, as the training rows have")
+        column.refuse(f"len({column.value}) <> {width}", f"is not a list of {width} numbers, as the training rows have")
 
     def outputs(self, name, value, statistics):
         return {f"{name}.{at}": f"({value})[{at + 1}]" for at in range(int(statistics["width"]))}

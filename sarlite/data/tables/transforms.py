@@ -71,11 +71,11 @@ class Feature:
         """
         options = {"transform": value} if isinstance(value, str) else value
         if not isinstance(options, dict):
-            raise ConfigError(f"{where}: transform {value!r} is no name and no table such as "
+            raise ConfigError(f"{where}: transform {value!r} is neither a name nor a table such as "
                               '{ transform = "standard", missing = "mean" }')
         name, _, number = str(options.get("transform", "number")).partition(":")
         if name not in KINDS:
-            raise ConfigError(f"{where}: transform {name!r} is none of {', '.join(KINDS)}{suggestion(name, KINDS)}; a TOML file takes "
+            raise ConfigError(f"{where}: transform {name!r} is not one of {', '.join(KINDS)}{suggestion(name, KINDS)}; a TOML file takes "
                               "columns with a colon in their names")
         keys = ["transform", "missing", *([_ARGUMENTS[name]] if name in _ARGUMENTS else [])]
         odd = next((key for key in options if key not in keys), None)
@@ -94,7 +94,7 @@ def _fills(value: object, kind: Kind, transform: str, name_in_errors: str) -> tu
     values = [word for word in words if word != "indicator"]
     for word in words:
         if word not in _FILLS or len(values) > 1 or len({*words}) < len(words):
-            raise ConfigError(f"{name_in_errors}: missing = {value!r} is none of {', '.join(_FILLS)}; indicator may stand "
+            raise ConfigError(f"{name_in_errors}: missing = {value!r} is not one of {', '.join(_FILLS)}; indicator may stand "
                               "beside one of the others, as in mean+indicator")
         if word in ("mean", "median") and not kind.numeric:
             raise ConfigError(f"{name_in_errors}: missing = {value!r}: {transform} reads no numbers, so only 0 and indicator are possible")
@@ -108,7 +108,7 @@ def _argument(transform: str, value: Any, name_in_errors: str) -> int | None:
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if transform not in _ARGUMENTS or type(number) is not int or not 1 <= number <= _MOST:
         example = f", as in {transform}:32" if transform in ("hash", "text") else ""
-        raise ConfigError(f"{name_in_errors}: transform {transform}: {value!r} is no number from 1 to {_MOST}{example}"
+        raise ConfigError(f"{name_in_errors}: transform {transform}: {value!r} is not a number from 1 to {_MOST}{example}"
                           if transform in _ARGUMENTS else
                           f"{name_in_errors}: transform {transform} takes no number, but {value!r} is given")
     return number

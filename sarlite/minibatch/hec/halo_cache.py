@@ -149,7 +149,8 @@ class Caches:
         assert isinstance(part.graph, Graph)  # a loader refuses a cache for node types
         row_format = part.graph.schedule.row_format
         if row_format.is_integer:
-            raise ConfigError(f"remote=HEC(...): rows {row_format.name} cannot be cached: row_dtype float32 or bfloat16")
+            raise ConfigError(f"remote=HEC(...): rows {row_format.name} cannot be cached: make the graph with row_dtype "
+                              "float32 or bfloat16")
         self._narrow = row_format.is_narrow
         self._x, self.dated = x, settings.push == "demand"
         self._lists, self._asking = SendLists(part.asked), channels("sample")

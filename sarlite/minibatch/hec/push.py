@@ -66,7 +66,7 @@ class Pusher:
             return
         if not comm.threaded:
             if comm.rank == 0:
-                warnings.warn("MPI without MPI_THREAD_MULTIPLE: rows are pushed without overlap", RuntimeWarning,
+                warnings.warn("MPI has no MPI_THREAD_MULTIPLE, so rows are pushed without overlap", RuntimeWarning,
                               stacklevel=2)
             return
         self._thread = kernels.outside_buffers(Ahead, self._link.work, 0, "sarlite-push-rows")

@@ -64,7 +64,7 @@ def test_values_of_names(named):
     arrays = {file: np.load(path / f"{file}.npy") for file in ("ends", "numbers", "bytes")}
     for file, value, ask, words in (("ends", -7, lambda names: names.of([0]), "names: ends: node 0's name is bytes"),
                                     ("ends", 1 << 40, lambda names: names.of([0]), "names: ends: node 0's name is bytes"),
-                                    ("numbers", 199, lambda names: names.ids(["n1", "n2"]), "names: numbers: 199 is none of 120"),
+                                    ("numbers", 199, lambda names: names.ids(["n1", "n2"]), "names: numbers: 199 is not one of 120"),
                                     ("bytes", 255, lambda names: names.of([0]), "names: bytes: cannot be read: 'utf-8' codec")):
         changed = arrays[file].copy()
         changed[:] = value

@@ -152,7 +152,7 @@ def test_what_the_command_refuses(runs, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "pid": "a"}]}')
     for flags, message in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
-                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"),
+                        (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is not a regular file"),
                         (["--out", tmp_path], f"{tmp_path}"),
                         ([runs / "one"], f"{runs / 'one'} is named twice")):
         assert report_command.main([str(runs / "one"), *map(str, flags)]) == 2 and message in capsys.readouterr().err

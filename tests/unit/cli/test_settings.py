@@ -53,7 +53,7 @@ def test_options_as_values():
 @pytest.mark.parametrize("flags, words", [
     (["--remote", "hec", "--batch-size", "4", "--hec-lines", "7"], "HEC: lines 7 .*limit 2000"),
     (["--correct-and-smooth", "--correct-alpha", "2"], "correct_alpha is 2.0, but must be in"),
-    (["--lr-schedule", "sometimes"], "schedule 'sometimes' is none of"),
+    (["--lr-schedule", "sometimes"], "schedule 'sometimes' is not one of"),
     (["--model", "gnn"], "model 'gnn' .*gcn, sage, gat"),
 ])
 def test_a_value_that_cannot_be_is_refused_by_the_thing_that_it_is_of(flags, words):

@@ -151,7 +151,7 @@ def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, n_ranks, 
         assert together.offsets.tolist() == six.offsets[:: 6 // n_ranks].tolist()
         assert together.ids.tolist() == six.ids.tolist() and warning == ""
     else:
-        assert "6 stored parts do not serve 4 ranks" in warning and warning.count("\n") == 1
+        assert "stored in 6 parts, which do not fit these options and 4 ranks" in warning and warning.count("\n") == 1
         assert np.diff(together.offsets).max() <= 20
         for low, high in zip(together.offsets, together.offsets[1:]):
             ids = together.ids[low:high].tolist()
@@ -189,7 +189,7 @@ def test_another_division_than_the_stored_one_is_made_anew(stored, dataset, caps
     capsys.readouterr()
     together = gathered(2, str(stored), **options)
     assert_same(together, dataset)
-    assert ("divided anew in" in capsys.readouterr().err) == anew
+    assert ("divided for this run, in" in capsys.readouterr().err) == anew
     assert {path: path.read_bytes() for path in stored.rglob("*.npy")} == before
     method = options.get("partition", "random")
     parts = make_parts(dataset, 2, method, seed=0 if anew else 5)
@@ -370,5 +370,5 @@ def test_a_division_leaves_files_that_the_data_set_does_not_name(tmp_path, file,
     np.save(tmp_path / "d" / file, np.arange(3))
     for words in (["partition", "d", "--parts", "2"], ["convert", "sbm:nodes=40", "d", "--overwrite"]):
         assert main([words[0], *(str(tmp_path / "d") if word == "d" else word for word in words[1:])]) == 2
-        assert f"holds {file}, which is no part of the data set" in capsys.readouterr().err
+        assert f"holds {file}, which is not part of the data set" in capsys.readouterr().err
     assert np.load(tmp_path / "d" / file).tolist() == [0, 1, 2]

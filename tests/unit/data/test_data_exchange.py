@@ -211,7 +211,7 @@ def test_roc_is_read(tmp_path, packed):
     (".feats.csv", lambda _: b"1,2,3\n", "features: 24 bytes, expected 36 for 3 nodes as wide as .*csv's"),
     (".label", lambda data: data + b"0\n", "labels: 4 lines, but .* has 3 nodes"),
     (".label", lambda data: data.replace(b"0", b"x"), "labels: "),
-    (".mask", lambda data: data.lower(), "mask: entry 0 is 'train', none of None, Train, Val, Test"),
+    (".mask", lambda data: data.lower(), "mask: entry 0 is 'train', expected one of None, Train, Val, Test"),
 ])  # fmt: skip
 def test_roc_files_that_do_not_fit(tmp_path, name, change, message):
     write_roc(tmp_path, packed=True)

@@ -56,19 +56,19 @@ def test_a_folder_is_read(tmp_path):
 
 @pytest.mark.parametrize("file, text, words", [
     ("raw/triplet-type-list.csv.gz", "author,writes,paper\nvenue,of,paper\n",
-     "line 2: relation 'venue,of,paper': node type 'venue' is none of"),
+     "line 2: relation 'venue,of,paper': node type 'venue' is not one of"),
     ("raw/triplet-type-list.csv.gz", "author,writes\n", "line 1: expected source type, relation, destination type"),
     ("raw/triplet-type-list.csv.gz", "paper,cites,paper\npaper,cites,paper\n", "line 2: relation 'paper,cites,paper'"),
     ("raw/relations/paper___cites___paper/edge.csv.gz", "0,1\n3,4\n", "column '1': node '4' of type 'paper' is outside 0 <= node < 4"),
     ("raw/relations/paper___cites___paper/edge.csv.gz", "0,1\n", "1 rows, expected 2"),
     ("raw/relations/author___at___place/edge.csv.gz", None, "no such file"),
-    ("raw/num-node-dict.csv.gz", "author,place,paper\n3,x,4\n", "line 2: 'x' is no number of nodes of 'place'"),
+    ("raw/num-node-dict.csv.gz", "author,place,paper\n3,x,4\n", "line 2: 'x' is not a number of nodes of 'place'"),
     ("raw/num-node-dict.csv.gz", "author,place,paper\n3,2\n", "expected a line of node types and a line with a value per type"),
     ("raw/nodetype-has-label.csv.gz", "author,place,paper\nFalse,False,False\n", "with labels, found none"),
     ("split/time/paper/valid.csv.gz", "2\n", "node 2 is in the train split"),
     ("raw/nodetype-has-feat.csv.gz", "author,place,paper\nTrue,False,True\n",
      "line 2: types with features: author, paper, but node-feat has paper"),
-    ("raw/node-feat/papers/node-feat.csv.gz", "1\n", "node type 'papers' is none of author, place, paper"),
+    ("raw/node-feat/papers/node-feat.csv.gz", "1\n", "node type 'papers' is not one of author, place, paper"),
 ])  # fmt: skip
 def test_a_bad_folder_is_refused(tmp_path, file, text, words):
     with pytest.raises(DataError, match=re.escape(words)) as caught:

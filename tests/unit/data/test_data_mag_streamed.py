@@ -119,7 +119,7 @@ def test_names_by_type(folder, tmp_path, memory):
             names = Names(where, node_type)
             assert names.of(np.arange(len(words))) == words and names.ids(words[::-1]).tolist() == list(range(len(words)))[::-1]
         for node_type in ("field of ü", None):
-            with pytest.raises(DataError, match="names: none; .*numbers"):
+            with pytest.raises(DataError, match="names: there are none: .*number"):
                 Names(where, node_type)
 
 
@@ -142,7 +142,7 @@ BAD_NAMES = {
     "no head": ("paper", "0,a\n1,b\n", "line 2: expected 0 and a name, found '1,b'"),
     "no name": ("paper", HEAD + "0,a\n1, \n", "line 3: expected 1 and a name, found '1, '"),
     "three words": ("paper", HEAD + "0,a,b\n", "line 2: expected 0 and a name, found '0,a,b'"),
-    "a type": ("venue", ["a"], "venue_entidx2name.csv.gz: names: node type 'venue' is none of paper, author"),
+    "a type": ("venue", ["a"], "venue_entidx2name.csv.gz: names: node type 'venue' is not one of paper, author"),
 }
 
 

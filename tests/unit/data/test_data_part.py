@@ -70,7 +70,7 @@ def test_features_are_read_in_the_wanted_dtype(dataset):
 
 @pytest.mark.parametrize("size", [4, 5, 12])
 def test_numbers_of_ranks_that_do_not_go(dataset, size):
-    with pytest.raises(ConfigError, match=f"6 parts cannot be put together to {size}"):
+    with pytest.raises(ConfigError, match=f"6 parts cannot be joined into {size}"):
         Part(dataset, 0, size)
 
 

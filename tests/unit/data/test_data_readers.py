@@ -187,7 +187,7 @@ def test_what_is_no_file_of_links(tmp_path):
     file = tmp_path / "valid.pt"
     cases = {
         "it has no dict of NumPy arrays": lambda: write_saved(file, [1, 2], True),
-        "is no file of torch.save": lambda: file.write_bytes(pickle.dumps(3, 2) * 5),
+        "is not a file of torch.save": lambda: file.write_bytes(pickle.dumps(3, 2) * 5),
         "it asks for": lambda: write_saved(file, {"edge": open}, False),
         "expected edge, or source_node and target_node; the file has years": lambda: write_saved(file, {"years": np.zeros(3)}, True),
         "expected pairs of whole numbers, found float64": lambda: write_saved(file, {"edge": np.zeros((3, 2))}, False),
@@ -195,7 +195,7 @@ def test_what_is_no_file_of_links(tmp_path):
             file, {"edge": np.zeros((3, 2), int), "edge_neg": np.zeros((3, 1), int)}, True),
         "target_node_neg has shape .2, 4.,.* 3 links": lambda: write_saved(
             file, {"source_node": np.arange(3), "target_node": np.arange(3), "target_node_neg": np.ones((2, 4), int)}, True),
-        "are no pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
+        "are not pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
         "no data.pkl that is stored as it is": lambda: zipfile.ZipFile(file, "w").close(),
         "pickle exhausted|no file of": lambda: file.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2)),
     }  # fmt: skip
@@ -220,7 +220,7 @@ def test_ogb_reads_numbers(tmp_path):
         ("raw/edge.csv.gz", [[0, 1]] * 8, "edges: 8 rows, expected 9"),
         ("raw/edge.csv.gz", [[0, 1]] * 10, "edges: more than the 9 rows that are expected"),
         ("raw/edge.csv.gz", [[0, 1, 2]] * 9, "edges: 3 columns, expected 2"),
-        ("raw/edge.csv.gz", [[0, "x"]] * 9, "edges: line 1: 'x' is no number"),
+        ("raw/edge.csv.gz", [[0, "x"]] * 9, "edges: line 1: 'x' is not a number"),
         ("raw/node-feat.csv.gz", [[0, 1, 2]] * 5, "features: 5 rows, expected 6"),
         ("raw/node-label.csv.gz", [0] * 5, "labels: 5 rows, expected 6"),
         ("raw/num-node-list.csv.gz", [10**13], "num-node-list.csv.gz: 10000000000000 nodes, expected 0 to 3000000000"),

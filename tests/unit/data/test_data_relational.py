@@ -134,7 +134,7 @@ def test_stored_parts_serve_any_number_of_ranks(whole, written, tmp_path, capsys
     assert dataset.n_parts == 4 and dataset.division == {"parts": 4, "partition": method, "order": order, "seed": 0}
     for n_ranks in (4, 2, 1, 3) if method == "metis" else (2, 3):
         gathered(n_ranks, tmp_path / "d", whole)
-        assert ("divided anew" in capsys.readouterr().err) == (n_ranks == 3)
+        assert ("divided for this run" in capsys.readouterr().err) == (n_ranks == 3)
     if order == "metis":
         ranks = gathered(1, tmp_path / "d", whole, order="none")
         assert all((np.diff(ids) > 0).all() for ids in ranks[0][1].values())
@@ -193,7 +193,7 @@ def test_the_command_converts_reports_and_refuses(written, tmp_path, capsys):
                        (["convert", f"mag:{tmp_path}", str(tmp_path / "e")], "num-node-dict.csv.gz"),
                        (["partition", str(written), "--parts", "2", "--method", "spectral"], "is not one of "),
                        (["partition", str(written), "--parts", "2", "--method", "random", "--balance", "nodes"],
-                        "goes with metis and fennel alone")):
+                        "goes only with metis and fennel")):
         assert main(line) == 2 and text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["d"]
 
@@ -275,12 +275,12 @@ def test_one_kind_and_relational_are_not_mistaken(written):
 
 ODD_KEY, LIKES_KEY = key(ODD), key(*LIKES)
 CHANGES = {
-    "unknown type": (lambda m: m["edges"].update({"v.of.node": m["edges"].pop(LIKES_KEY)}), "relation v.of.node: node type 'v' is none of"),
+    "unknown type": (lambda m: m["edges"].update({"v.of.node": m["edges"].pop(LIKES_KEY)}), "node type 'v' is not one of"),
     "no triple": (lambda m: m["edges"].update({"a.b": m["edges"].pop(LIKES_KEY)}), "edges: 'a.b': expected 3 names"),
     "not encoded": (lambda m: m["nodes"].update({"a/b": m["nodes"].pop(ODD_KEY)}), "nodes: 'a/b': expected 1 name, joined by dots and enc"),
     "a way out": (lambda m: m["nodes"].update({"..": m["nodes"].pop(ODD_KEY)}), "nodes: '..'"),
-    "no target": (lambda m: m.update(target="venue"), "target: 'venue' is none of the node types"),
-    "another target": (lambda m: m.update(target=ODD_KEY), "node: labels: labels and splits are of the target alone"),
+    "no target": (lambda m: m.update(target="venue"), "target: 'venue' is not one of the node types"),
+    "another target": (lambda m: m.update(target=ODD_KEY), "node: labels: only the target"),
     "no labels": (lambda m: m["nodes"]["node"]["arrays"].pop("labels"), "nodes: node: no record of labels"),
     "no sources": (lambda m: m["edges"][LIKES_KEY]["arrays"].pop("indices"), "no record of indices"),
     "other parts": (lambda m: m["nodes"][ODD_KEY].update(offsets=[0, 1, 3]), "2 parts, but node has 1"),
@@ -325,11 +325,11 @@ def verified(comm, folder):
 
 
 BAD = {
-    "unknown type": ({"more": [("venue", "of", PLACE)]}, "relation venue.of.node: node type 'venue' is none of"),
+    "unknown type": ({"more": [("venue", "of", PLACE)]}, "relation venue.of.node: node type 'venue' is not one of"),
     "a source that is none": ({"indices": np.array([2, 0, 1, 1, 0, 2, 3])}, "indices: edge 6 comes from node 3, outside 0 <= id < 3"),
     "falling rows": ({"indptr": np.array([0, 2, 1, 4, 5, 7])}, "indptr: entry 2 is 1, less than the entry before"),
     "few destinations": ({"indptr": np.array([0, 2, 2, 4, 7])}, "4 destinations, but node has 5 nodes"),
-    "target": ({"target": "venue"}, "target: 'venue' is none of the node types"),
+    "target": ({"target": "venue"}, "target: 'venue' is not one of the node types"),
     "labels' dtype": ({"labels": np.zeros(5)}, "labels: expected int64"),
     "a class": ({"labels": np.array([0, 1, 0, 3, -1])}, "labels: node 3 has label 3, outside"),
     "overlap": ({"val": np.ones(5, bool)}, "train: node 0 is in train and in val"),

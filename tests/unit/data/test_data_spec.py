@@ -63,7 +63,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("sbm:nodes", ConfigError, "option 'nodes': cannot read ''"),
         ("sbm:nodes=60,nodes=61", ConfigError, "option 'nodes': given twice"),
         ("sbm:nodes=60,self_loops=maybe", ConfigError, "option 'self_loops': cannot read 'maybe': expected true or false"),
-        ("sbm:nodes=-1", ConfigError, "nodes: -1"),
+        ("sbm:nodes=-1", ConfigError, "nodes: -1, expected"),
         ("npz:", ConfigError, "no path after npz:"),
         ("npz:/gone.npz", DataError, "/gone.npz: no such file"),
         ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown .*npz; .*classes, task, train, val, seed"),
@@ -71,7 +71,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("ogb:/gone", DataError, "/gone: no such file"),
         ("", ConfigError, "^data set '': no path"),
         ("/gone", DataError, "^/gone: no such directory; --data takes a directory that convert wrote"),
-        ("mnist:x", ConfigError, "none of the known forms: .*, sbm:nodes"),
+        ("mnist:x", ConfigError, "'mnist:x' is not one of the known forms: .*, sbm:nodes"),
     ],
 )
 def test_bad_specs_say_what_is_known(spec, error, message):
@@ -173,10 +173,10 @@ def test_partition_with_an_order(stored, capsys):
         ),
         (
             ["partition", "/gone", "--parts", "2"],
-            "error: /gone/meta.json: no such file, so '/gone' is no data set in the native format: convert it first, "
+            "error: /gone/meta.json: no such file, so '/gone' is not a data set in the native format: convert it first, "
             "python -m sarlite.data convert SPEC DIR",
         ),
-        (["partition", "sbm:", "--parts", "2"], "error: sbm:/meta.json: no such file, so 'sbm:' is no data set in the native format: "
+        (["partition", "sbm:", "--parts", "2"], "error: sbm:/meta.json: no such file, so 'sbm:' is not a data set in the native format: "
                                                 "convert it first, python -m sarlite.data convert sbm: DIR"),
     ],
 )

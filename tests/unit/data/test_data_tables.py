@@ -120,7 +120,7 @@ def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
     assert from_tables({"nodes": {"user": nodes}, "edges": [edges]}).features.ravel().tolist() == [*range(6)]
     with pytest.raises(DataError, match="column 'day' is of dates; convert the column first"):
         from_tables({"nodes": {"user": {**nodes, "features": ["day"]}}, "edges": [edges]})
-    with pytest.raises(ConfigError, match=r"edges 0: relation: 'follows' is no list of .*, such as \["):
+    with pytest.raises(ConfigError, match=r"edges 0: relation: 'follows' is not a list of .*, such as \["):
         from_tables({"nodes": {"user": nodes}, "edges": [{**edges, "relation": "follows"}]})
 
 
@@ -163,15 +163,15 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     ("g.toml", DataError, "g.toml is a file; where it names tables, tables:g.toml reads it"),
     ("edges:e.csv,src=source,dst=a, b", ConfigError, "' b': unknown for edges; .*; a file of tables:FILE.toml names columns with commas"),
     ("edges:latin.csv", DataError, "latin.csv: line 2: cannot be read: it is not UTF-8; text is read in UTF-8"),
-    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "column 'city': 'x' is no number; .*; features=city:onehot makes"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "column 'city': 'x' is not a number; .*; features=city:onehot makes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,split=part", ConfigError, "a split, masks and a task need labels=COLUMN"),
-    (f"edges:e.csv,{COLUMNS},nodes=n.csv,labels=segment,split=city", DataError, "n.csv: row 0, column 'city': 'x' is none of train"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,labels=segment,split=city", DataError, "n.csv: row 0, column 'city': 'x' is not one of train"),
     (f"edges:e.csv,{COLUMNS},nodes=few.csv", DataError, "e.csv: row 1, column 'target': 'cas' is not in few.csv, column 'user'"),
     (f"edges:e.csv,{COLUMNS},nodes=twice.csv", DataError, "twice.csv: row 2, column 'user': 'ann' is the id of row 0, too"),
     (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
     (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
-    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, but other ids are; names=edges"),
+    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is not a node number, but other ids are; names=edges"),
     ("edges:r.csv,src=a,dst=b", DataError, "r.csv: line 3: 3 words, expected 2: 0,1,2"),
 ])  # fmt: skip
 def test_what_is_refused_is_named(files, spec, error, message):
@@ -205,7 +205,7 @@ def test_relations_of_a_toml(files, tmp_path, capsys):
 
 @pytest.mark.parametrize("old, new, message", [
     ('id = "user"', 'ids = "user"', "g.toml: nodes.user: 'ids': unknown; known are .*; did you mean id"),
-    ('"shop"]', '"mall"]', "g.toml: edges 1: relation: node type 'mall' is none of user, shop"),
+    ('"shop"]', '"mall"]', "g.toml: edges 1: relation: node type 'mall' is not one of user, shop"),
     ('target = "user"', 'target = "shop"', "g.toml: target: 'shop', but types with labels: user; the target is one of"),
     ("[nodes.shop]", '[nodes.shop]\nid = "x"', "g.toml: nodes.shop: id: needs file=, a table of the nodes"),
 ])  # fmt: skip

@@ -67,7 +67,7 @@ def test_numbers_are_read_from_any_text(tmp_path, content, encoding):
         ("0,x\n1,2\n", "t.txt: edges: .*could not convert string 'x'"),
         ("O 1\n1 2\n", "t.txt: edges: .*could not convert string 'O'"),
         ("0;1\n1,2\n", "t.txt: edges: cannot be read"),
-        ("a,b,c\n1,2\n", "t.txt: edges: the first line, 'a,b,c', is no header of 2 columns"),
+        ("a,b,c\n1,2\n", "t.txt: edges: the first line, 'a,b,c', is not a header of 2 columns"),
         ("x\n1\n", "t.txt: edges: .*could not convert string 'x'"),
         ("nan,inf\n1,2\n", "t.txt: edges: cannot be read"),
         ("a,b\nc,d\n1,2\n", "t.txt: edges: .*could not convert string 'c'"),

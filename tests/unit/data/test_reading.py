@@ -52,7 +52,7 @@ def test_messages_are_short_and_of_one_line(error):
 def test_pipes_and_folders_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.npy")
     (tmp_path / "folder.npy").mkdir()
-    for name, why in (("pipe.npy", "it is no regular file"), ("folder.npy", "it is a folder")):
+    for name, why in (("pipe.npy", "it is not a regular file"), ("folder.npy", "it is a folder")):
         path = tmp_path / name
         with pytest.raises(OSError, match=why):
             regular(path)

@@ -243,7 +243,7 @@ def test_lists_as_they_are():
     assert {name: column.tolist() for name, column in columns.items()} == {
         "w.0": [3, 0], "w.1": [4.5, 0], "v.0": [1, 0], "v.1": [2, 0], "v.missing": [0, 1]}
     connection.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM (VALUES ([1, 2], [1, 2]), ([1], [1, 2])) t(v, w)")
-    with pytest.raises(DataError, match=r"new: row 1, column 'v': '\[1\]' is no list of 2 numbers, as the training rows have"):
+    with pytest.raises(DataError, match=r"new: row 1, column 'v': '\[1\]' is not a list of 2 numbers, as the training rows have"):
         fitted.select(connection, "t", "new")
 
 
@@ -310,18 +310,18 @@ def test_words_in_files_are_data():
 
 
 REFUSED = {
-    "row 1, column 'x': 'n/a' is no number": ("SELECT unnest(['1', 'n/a']) AS x", Feature("standard")),
+    "row 1, column 'x': 'n/a' is not a number": ("SELECT unnest(['1', 'n/a']) AS x", Feature("standard")),
     'row 1, column \'x\': a value is missing; "fill": "0" or "fill": "mean" replaces missing numbers; "features": {"x": {':
         ("SELECT unnest([1, NULL]) AS x", Feature("number")),
     "row 0, column 'x': 'nan' is missing": ("SELECT 'nan'::DOUBLE AS x", Feature("number")),
     'row 1, column \'x\': a value is missing; "features": {"x": {"transform": "onehot", "missing": "indicator"}} marks missing':
         ("SELECT unnest(['a', '']) AS x", Feature("onehot")),
     "row 2, column 'x': 'inf' is infinite": ("SELECT unnest([1, 2, 'inf'::DOUBLE]) AS x", Feature("log")),
-    "row 0, column 'x': '2024-13-01' is no date or time": ("SELECT '2024-13-01' AS x", Feature("date")),
+    "row 0, column 'x': '2024-13-01' is not a date or time": ("SELECT '2024-13-01' AS x", Feature("date")),
     "column 'x' is of dates, but its transform needs a number": ("SELECT DATE '2024-01-01' AS x", Feature("number")),
     "column 'x' is of numbers, but its transform needs a list of numbers": ("SELECT 1 AS x", Feature("vector")),
     "column 'x' is of lists, but its transform needs a number": ("SELECT [1] AS x", Feature("number")),
-    "row 0, column 'x': '[1, NULL]' is no list of numbers, each finite": ("SELECT [1, NULL] AS x", Feature("vector")),
+    "row 0, column 'x': '[1, NULL]' is not a list of numbers, each finite": ("SELECT [1, NULL] AS x", Feature("vector")),
     "column 'x': no training row has a value, so there is no mean": ("SELECT NULL::DOUBLE AS x", Feature("standard", ("0",))),
     "no column 'x', of which features are made; there are 'y'": ("SELECT 1 AS y", Feature("number")),
     "column 'x': more than 10,000 values for onehot: at_least = N": ("SELECT i::VARCHAR AS x FROM range(10001) r(i)", Feature("onehot")),
@@ -346,15 +346,15 @@ def test_two_features_of_one_name_are_refused():
 
 
 @pytest.mark.parametrize("value, message", [
-    ("standart", "transform 'standart' is none of number, .*; did you mean standard"),
-    (3, "transform 3 is no name and no table"),
+    ("standart", "transform 'standart' is not one of number, .*; did you mean standard"),
+    (3, "transform 3 is neither a name nor a table"),
     ({"transform": "onehot", "at_leats": 3}, "'at_leats': unknown for onehot; known are .*, at_least; did you mean at_least"),
     ({"transform": "standard", "at_least": 3}, "'at_least': unknown for standard"),
-    ("hash", "transform hash: None is no number from 1 to 65536"),
-    ("hash:0", "'0' is no number from 1"), ("hash:x", "'x' is no number from 1 to 65536, as in hash:32"), ("standard:3", "takes no number"),
-    ({"missing": "zero"}, "missing = 'zero' is none of 0, mean, median, indicator"), ({"missing": "mean+0"}, "is none of"),
+    ("hash", "transform hash: None is not a number from 1 to 65536"),
+    ("hash:0", "'0' is not a number from 1"), ("hash:x", "'x' is not a number from 1 to 65536"), ("standard:3", "takes no number"),
+    ({"missing": "zero"}, "missing = 'zero' is not one of 0, mean, median, indicator"), ({"missing": "mean+0"}, "is not one of"),
     ({"transform": "onehot", "missing": "mean"}, "onehot reads no numbers, so only 0 and indicator"),
-    ({"transform": "hash", "n": True}, "True is no"),
+    ({"transform": "hash", "n": True}, "True is not"),
 ])  # fmt: skip
 def test_descriptions_that_cannot_be_are_refused(value, message):
     with pytest.raises(ConfigError, match="graph.toml: age: .*" + message):

@@ -82,7 +82,7 @@ def test_tables_of_relations_become_a_graph():
 @pytest.mark.parametrize("edges, more, words", [
     ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
     ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user"),
-    ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with a point.* are no ids of nodes"),
+    ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with a point.* are not ids of nodes"),
     ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "edges: row 1, column 'src': no id"),
     ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, but values before are of int"),
     ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, but edges: column 'src' has whole numbers"),
@@ -92,17 +92,17 @@ def test_tables_of_relations_become_a_graph():
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=\"0\" or fill=\"mean\""),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w", "fill": "mean"}, "edges: column 'w': no training row has a value"),
-    ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"weight": "w", "fill": 0}, "edges: row 1, column 'w': 'x' is no number"),
-    ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"features": ["w"], "fill": "mean"}, "edges: row 1, column 'w': 'x' is no number"),
-    ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: row 0, column 'w': 'x' is no number"),
+    ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"weight": "w", "fill": 0}, "edges: row 1, column 'w': 'x' is not a number"),
+    ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"features": ["w"], "fill": "mean"}, "edges: row 1, column 'w': 'x' is not a number"),
+    ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: row 0, column 'w': 'x' is not a number"),
     ({"src": [1, 2], "dst": [2]}, {}, "edges: columns of different lengths: {'src': 2, 'dst': 1}"),
     ({"src": [1, 2], "dst": [2, 1], "w": [1.0]}, {"weight": "w"}, "columns of different lengths: {'src': 2, 'dst': 2, 'w': 1}"),
     ({"src": [1, 2], "dst": [2, 1], "w": [1.0, 2, 3]}, {"features": ["w"]}, "columns of different lengths: .*'w': 3}"),
     ({"src": [1, 2], "dst": [2, 1], "w": np.ma.array([1.0, 2], mask=[0, 1])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
     ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "edges: row 0, column 'src': no id"),
     ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
-    ({}, {}, "edges: no column 'src': there are none"), ({"src": 1, "dst": 2}, {}, "edges: column 'src': 1 is no array"),
-    ({"src": np.array(1), "dst": [2]}, {}, r"edges: column 'src': array\(1\) is no array"),
+    ({}, {}, "edges: no column 'src': there are none"), ({"src": 1, "dst": 2}, {}, "edges: column 'src': 1 is not an array"),
+    ({"src": np.array(1), "dst": [2]}, {}, r"edges: column 'src': array\(1\) is not an array"),
     ({"src": [1, 2**70], "dst": [1, 2]}, {}, "column 'src': row 1: 1180591620717411303424 does not fit into 64 bits"),
     ({"src": [-1, 2**63], "dst": [1, 2]}, {}, "column 'src': row 1: 9223372036854775808 does not fit into 64 bits, as other rows"),
     ({"src": ["a", "b\ud800"], "dst": ["a", "b"]}, {}, "column 'src': row 1: .* has half of a surrogate pair"),
@@ -119,7 +119,7 @@ def test_columns_of_pandas_are_never_mistaken_for_each_other():
     for names in (["src", "dst", "dst"], ["src", "dst", 3, "3"]):
         with pytest.raises(DataError, match=f"edges: two columns are named '{names[-1]}'"):
             Graph.from_pandas(pandas.DataFrame([range(len(names))], columns=names), features=[names[-1]] if "3" not in names else ["none"])
-    with pytest.raises(ConfigError, match="edges: Series is no table"):
+    with pytest.raises(ConfigError, match="edges: Series is not a table"):
         Graph.from_pandas(pandas.Series([1, 2]))
 
 
@@ -191,5 +191,5 @@ def test_networkx_and_back():
 @pytest.mark.parametrize("name", ["to_pandas", "to_networkx"])
 def test_parts_and_bipartite_graphs_are_refused(name):
     pytest.importorskip(name[3:])
-    with pytest.raises(ConfigError, match=f"{name}: only of a whole graph"):
+    with pytest.raises(ConfigError, match=f"{name}: the graph must be whole"):
         getattr(Graph.from_edges([0], [1], n_src=2, n_dst=3), name)()

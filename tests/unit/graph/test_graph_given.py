@@ -173,7 +173,7 @@ REFUSED = {
     "edge_index short": (lambda: Graph.from_csr(*CSR, edge_index=np.array([0])), r"edge_index: expected shape \(2,\), found \(1,\)"),
     "edge_index floats": (lambda: Graph.from_csr(*CSR, edge_index=np.array([0.0, 1.0])), "edge_index: expected an integer dtype"),
     "edge_index twice": (lambda: Graph.from_csr(*CSR, edge_index=np.array([1, 1])), "edge_index: id 0 is missing"),
-    "edge_index of a matrix": (lambda: Graph.from_csr(scipy.sparse.coo_array(np.eye(2)), edge_index=[0, 1]), "edge_index: only with"),
+    "edge_index of a matrix": (lambda: Graph.from_csr(scipy.sparse.coo_array(np.eye(2)), edge_index=[0, 1]), "edge_index goes only with"),
     "indptr of floats": (lambda: Graph.from_csr(np.array([0, 1.5, 2]), CSR[1]), "indptr: expected an integer dtype"),
     "indices of floats": (lambda: Graph.from_csr(CSR[0], np.array([0.5, 1])), "indices: expected an integer dtype"),
     "indices of two dimensions": (lambda: Graph.from_csr(CSR[0], [[0, 1]]), "indices: expected one dimension"),
@@ -248,8 +248,8 @@ def test_parts_that_name_nobody_are_refused_on_every_rank(parts, word):
 
 
 @pytest.mark.parametrize("ids, word", [
-    ([[0, 1], [2, 1]], "node_ids: 1 names two rows, of ranks 0 and 1"),
-    ([[3, 3], [2, 1]], "node_ids: 3 names two rows, of ranks 0 and 0"),
+    ([[0, 1], [2, 1]], "node_ids: id 1 has two rows, on ranks 0 and 1"),
+    ([[3, 3], [2, 1]], "node_ids: id 3 has two rows, on ranks 0 and 0"),
     ([[0, 1], [-2, 1]], "node_ids: entry 0 is -2"),
     ([[0, 1], ["x", "y"]], "node_ids: expected an integer dtype"),
     ([[0, 1], [2]], "node_ids: expected shape"),

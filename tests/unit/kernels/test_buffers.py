@@ -231,12 +231,12 @@ def test_two_threads_inside_at_once_leave_each_in_its_own_order():
 
 def test_leaving_where_nobody_entered_is_refused():
     buffers, other = Buffers(), Buffers()
-    with pytest.raises(SarliteError, match="left in the context that entered"):
+    with pytest.raises(SarliteError, match="Buffers: leave .* in the context that entered"):
         buffers.__exit__()
     with buffers, other:
         with pytest.raises(SarliteError, match="the last entered first"):
             buffers.__exit__()
-        with pytest.raises(SarliteError, match="left in the context that entered"):
+        with pytest.raises(SarliteError, match="Buffers: leave .* in the context that entered"):
             contextvars.Context().run(other.__exit__)
 
 

@@ -152,7 +152,7 @@ def test_the_number_of_threads_must_not_matter():
 
 
 @pytest.mark.parametrize("vjp, cause", [
-    (lambda case, g: {"x": np.zeros_like(case.x)}, "all are 0"), (lambda case, g: {"y": case.x}, "'y', which is none of x"),
+    (lambda case, g: {"x": np.zeros_like(case.x)}, "all are 0"), (lambda case, g: {"y": case.x}, "'y', which is not one of x"),
     (lambda case, g: {"x": case.x[:, :0]}, "dx has shape"), (lambda case, g: [case.x], "a list of 1"),
 ])  # fmt: skip
 def test_wrong_gradients_are_named(vjp, cause):
@@ -312,7 +312,7 @@ def last_more_often(rng, row, k):
     (lambda case: sampler(lambda rng, row, k: choice(rng, row, k))(every_second_seed(case)), "two calls with"),
     (sampler(lambda rng, row, k: rng.choice(row, k) if len(row) > k else row), "without replacement"),
     (sampler(lambda rng, row, k: choice(rng, row, k - 1)), "picks of a row of"), (lambda case: case.eid + 1, "is no edge"),
-    (lambda case: case.eid / 2, "is no (n_picks,) array"), (sampler(lambda rng, row, k: 1 / 0), "raised ZeroDivisionError"),
+    (lambda case: case.eid / 2, "is not an (n_picks,) array"), (sampler(lambda rng, row, k: 1 / 0), "raised ZeroDivisionError"),
 ])  # fmt: skip
 def test_wrong_samplers_are_named(run, cause):
     report = check_few(run, "sample", k=2)

@@ -84,8 +84,8 @@ def test_results_for_exported_cases_are_compared(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 2 and "out: dtype |O" in capsys.readouterr().err
     saved = load(tmp_path / probe)
     for bounds, message in (({"out": np.zeros(7)}, "bounds.out has shape (7,), but expected.out is shape ("),
-                         ({"other": np.zeros(1)}, "bounds.other has shape (1,), but expected.other is no array"),
-                         ({}, "bounds: none of ")):  # fmt: skip
+                         ({"other": np.zeros(1)}, "bounds.other has shape (1,), but expected.other is not an array"),
+                         ({}, " has none")):  # fmt: skip
         save(replace(saved, bounds=bounds), tmp_path / probe, overwrite=True)
         assert main(["verify", str(tmp_path)]) == 2
         assert message in (said := capsys.readouterr().err) and said.count("\n") == 1
@@ -160,7 +160,7 @@ def _ends(process_id):
     (["check", "spmm", "--command", "./p {inputs}"], "has no {outputs}"),
     (["check", "spmm", "--command", "./no-such-program {inputs} {outputs}"], "'./no-such-program' is not an executable"),
     (["check", "spmn", "--command", "true {inputs} {outputs}"], "'spmn' is not an operation"),
-    (["check", "spmm", "reduce=average", "--command", "true {inputs} {outputs}"], "reduce: 'average' is none of"),
+    (["check", "spmm", "reduce=average", "--command", "true {inputs} {outputs}"], "reduce: 'average' is not one of"),
     (["check", "spmm", "mean", "--command", "true {inputs} {outputs}"], "'mean' is not an operation, and no NAME=VALUE"),
     (["check", "spmm", "--command", "true '{inputs} {outputs}"], "No closing quotation"),
     (["check", "spmm", "--time-limit", "0", "--command", "true {inputs} {outputs}"], "--time-limit is 0"),

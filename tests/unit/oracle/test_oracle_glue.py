@@ -184,7 +184,7 @@ def test_the_list_describes_every_operation(capsys):
     assert main(["list", "gat", "--json"]) == 0
     description = json.loads(capsys.readouterr().out)
     assert description["arrays"]["x_dst"] == ["n_dst", "width"] and description["own_names"]["dgl"]["num_heads"] == "n_heads"
-    assert main(["list", "spmn"]) == 2 and "'spmn' is none of" in capsys.readouterr().err
+    assert main(["list", "spmn"]) == 2 and "'spmn' is not one of" in capsys.readouterr().err
     assert entry("attention")["with"]["kind='dot'"]["q"] == ["n_dst", 2, "width"]
     assert entry("sage-model")["arrays"]["x"] == ["n", "width"] and entry("gcn")["parameters"]["linear.weight"] == ["width", 4]
 

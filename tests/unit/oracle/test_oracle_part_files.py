@@ -174,7 +174,7 @@ def test_failing_programs_are_reported(program, lines, verdict, text):
 @pytest.mark.parametrize("words, text", [
     (["--parts", "random"], "--parts: needs --ranks"), (["--ranks", "1;2"], "'1;2' is not a list"), (["--ranks", "0"], "ranks is 0"),
     (["--ranks", "2", "--level", "ci"], "--level: cannot be combined with --ranks"),
-    (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
+    (["--ranks", "2", "--parts", "metis"], "'metis' is not one of"),
     (["--ranks", "2", "--graphs", "nothing"], "has a name like 'nothing'"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(capsys, words, text):
@@ -211,7 +211,7 @@ def hostile(path):
 @pytest.mark.parametrize("spoil, text", [
     (lambda folder: np.save(folder / "out.npy", np.zeros((1, 1), np.float32)), r"rank-1/out.npy: out: shape \(1, 1\), not \("),
     (lambda folder: hostile(folder / "out.npy"), r"rank-1/out.npy: out: shape \(268435456,\), not \("),
-    (lambda folder: np.save(folder / "dX.npy", np.zeros(1)), "rank-1/dX.npy: it is none of out.npy, layers.0.npy"),
+    (lambda folder: np.save(folder / "dX.npy", np.zeros(1)), "rank-1/dX.npy: it is not one of out.npy, layers.0.npy"),
     (lambda folder: np.save(folder / "out.npy", np.array([{}]), allow_pickle=True), r"rank-1/out.npy: out: dtype \|O"),
 ])  # fmt: skip
 def test_hostile_results_are_refused(tmp_path, parts, spoil, text):

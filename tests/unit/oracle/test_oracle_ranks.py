@@ -237,7 +237,7 @@ def test_every_node_has_a_rank(kind):
             "one empty": sorted(counts) == [0, 50, 50]}[kind], counts
 
 
-@pytest.mark.parametrize("options, text", [({"parts": ["metis"]}, "'metis' is none of contiguous"), ({"ranks": [0]}, "ranks is 0"),
+@pytest.mark.parametrize("options, text", [({"parts": ["metis"]}, "'metis' is not one of contiguous"), ({"ranks": [0]}, "ranks is 0"),
                                            ({"ranks": [1.5]}, "ranks is 1.5"), ({"reduce": "product"}, "product")])
 def test_arguments_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):

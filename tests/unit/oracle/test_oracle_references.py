@@ -248,7 +248,7 @@ def test_cases_have_their_dtype_and_are_reproducible():
 
 
 def test_unknown_arguments_are_refused_by_name():
-    for make, message in ((lambda: Reference("spmn"), "reference: 'spmn' is none of"),
+    for make, message in ((lambda: Reference("spmn"), "reference: 'spmn' is not one of"),
                        (lambda: Reference("spmm", reduce="prod"), "reduce: 'prod'"),
                        (lambda: Reference("spmm", slope=1), r"spmm has no attribute 'slope', but reduce \(sum, mean"),
                        (lambda: Reference("spmm", dialect="jax"), "dialect: 'jax'"),

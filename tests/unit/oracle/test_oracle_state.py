@@ -102,7 +102,7 @@ def test_states_that_do_not_fit_are_refused_by_name():
         ({"att_src": None}, "'att_src' is missing"), ({"res.weight": np.zeros((6, 5))}, "'res.weight' has no place"),
         ({"lin_edge.weight": np.zeros((6, 2))}, "'lin_edge.weight' is not a parameter of pyg's gat"),
         ({"lin.weight": np.zeros((6, 4), "f4")}, "'linear.weight' is (4, 6)"), ({"bias": np.zeros(6)}, "'bias' is float64"),
-        ({"att_src": np.zeros((2, 3))}, "'att_src' is of shape (2, 3)"),
+        ({"att_src": np.zeros((2, 3))}, "'att_src' has shape (2, 3)"),
         ({"bias": np.array(["a"])}, "'bias' is not an array of numbers"),
     ]:  # fmt: skip
         changed = {name: value for name, value in {**state, **change}.items() if value is not None}

@@ -44,12 +44,12 @@ LAYERS = {
     "ids are float64 (4,), but must be one integer for each row": lambda: nn.Embedding(np.arange(4.0), 2, rng=rng()),
     "rows[0] is 5, but rows are 0 .. 3": lambda: nn.Embedding(np.arange(4), 2, rng=rng())([5]),
     "rows: bool (3,) is neither 4 bools": lambda: nn.Embedding(np.arange(4), 2, rng=rng())(np.ones(3, bool)),
-    "Linear: x has shape (4, 3), but (..., 5) is taken": lambda: nn.Linear(5, 2, rng=rng())(Tensor(X)),
+    "Linear: x has shape (4, 3), but must have shape (..., 5)": lambda: nn.Linear(5, 2, rng=rng())(Tensor(X)),
     "Linear: x is float64, but its parameters are float32": lambda: nn.Linear(3, 2, rng=rng())(Tensor(X.astype(float))),
-    "LayerNorm: x has shape (4, 3), but (..., 5) is taken": lambda: nn.LayerNorm(5)(Tensor(X)),
+    "LayerNorm: x has shape (4, 3), but must have shape (..., 5)": lambda: nn.LayerNorm(5)(Tensor(X)),
     "BatchNorm: x is float64, but its parameters are float32": lambda: nn.BatchNorm(3)(Tensor(X.astype(float)), GRAPH.comm),
     "BatchNorm: comm is a Graph": lambda: nn.BatchNorm(3)(Tensor(X), GRAPH),
-    "Activation: x has shape (4, 3), but (n, 5) is taken": lambda: nn.Activation(5, rng=rng())(Tensor(X), GRAPH),
+    "Activation: x has shape (4, 3), but must have shape (n, 5)": lambda: nn.Activation(5, rng=rng())(Tensor(X), GRAPH),
     "layers is 0, but must be 1 or more": lambda: GCN(3, 2, layers=0, rng=rng()),
     "hidden is 0, but must be 1 or more": lambda: SAGE(3, 2, hidden=0, rng=rng()),
     "heads is 0, but must be 1 or more": lambda: GAT(3, 2, heads=0, rng=rng()),
@@ -72,9 +72,9 @@ LAYERS = {
     "comm is a NoneType, but must be a communicator": lambda: GRAPH.shard(None, "metis"),
     "message is a Tensor, but must say what travels along an edge: fn.copy_src(x)": lambda: GRAPH.aggregate(Tensor(X), "sum"),
     "message is a ndarray": lambda: GRAPH.aggregate(X, "max"),
-    "schedule 'cosin' is none of constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST; did you mean cosine?":
+    "schedule 'cosin' is not one of constant, cosine, step:EVERY:FACTOR, plateau:FACTOR:PATIENCE, warmup:EPOCHS:REST; did you mean cosine?":
         lambda: optim.schedule("cosin", 3),
-    "not a Linear": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
+    "flat is a Linear, but must be": lambda: optim.Adam(nn.Linear(3, 2, rng=rng())),
     "the model is a function, but must be an nn.Module": lambda: nn.flatten(adam),
 }
 MESSAGES = {

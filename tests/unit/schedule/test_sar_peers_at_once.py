@@ -90,9 +90,9 @@ def test_relations_take_several_peers_at_once():
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"peers_at_once": 0}, "peers_at_once 0 is not a number >= 1"),
-    ({"peers_at_once": True}, "peers_at_once True is not a number >= 1"),
-    ({"peers_at_once": 2, "mode": "broadcast"}, "peers_at_once: mode broadcast brings one rank's rows at a time"),
+    ({"peers_at_once": 0}, "peers_at_once is 0, but must be a whole number"),
+    ({"peers_at_once": True}, "peers_at_once is True, but must be a whole number"),
+    ({"peers_at_once": 2, "mode": "broadcast"}, "peers_at_once is 2, but mode broadcast fetches"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(options, words):
     def work(comm):

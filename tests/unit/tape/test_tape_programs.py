@@ -165,7 +165,7 @@ def test_moments_and_extrema_of_nothing(dtype):
         for shape, axis in (((0, 3), 0), ((3, 0), None), ((2, 0, 3), (1, 2))):
             x = Tensor(np.zeros(shape, dtype), requires_grad=True)
             if name in ("max", "min"):
-                with pytest.raises(ShapeError, match=rf"{name} of no values: axis .* of shape"):
+                with pytest.raises(ShapeError, match=rf"{name}: axis .* of shape .* has no values"):
                     f(x, axis)
             else:
                 with np.errstate(all="ignore"):

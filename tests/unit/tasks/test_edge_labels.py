@@ -205,8 +205,8 @@ def test_what_a_table_tells(tables, monkeypatch):
         (ConfigError, "expected FILE,labels", "edges.csv,labels=x,split=part,time=when", None),
         (DataError, "row 0, column 'amount': label '0.5', expected|row 0 has label [12].5", "edges.csv,labels=amount", None),
         (DataError, "no column 'none'", "edges.csv,labels=none", None), (DataError, "none.csv: no such file", "none.csv,labels=x", None),
-        (DataError, "row 0, column 'part': 'train' is no number", "edges.csv,labels=part", "regress"),
-        (DataError, "'x': '0' is none of train", "edges.csv,labels=kind,split=x", None),
+        (DataError, "row 0, column 'part': 'train' is not a number", "edges.csv,labels=part", "regress"),
+        (DataError, "'x': '0' is not one of train", "edges.csv,labels=kind,split=x", None),
         (ConfigError, "'src' is not expected", "edges.csv,labels=kind,src=", None),
     ):
         with pytest.raises(kind, match=words):

@@ -100,7 +100,7 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
         (DataError, r"row 1, column 'whom': '9+.* is not a node number", "long.csv,split=part"),
         (DataError, "no link is left for the split val", "one.csv,time=since"),
         (DataError, "pair 0, 1 is in the splits train and val", "words.csv,split=part"),
-        (DataError, "row 0, column 'since': '5' is none of train, val, test", "one.csv,split=since"),
+        (DataError, "row 0, column 'since': '5' is not one of train, val, test", "one.csv,split=since"),
         (DataError, "no column 'when'", "one.csv,time=when"),
         (DataError, "'whom': 3 is outside 0 <= node < 3", "one.csv,time=since"),
         (ConfigError, "expected FILE,split=COLUMN", "one.csv"), (ConfigError, "'at' is not expected", "one.csv,time=since,at=3"),

@@ -45,7 +45,7 @@ def test_the_first_time_of_a_split_is_in_the_split(text, kind, expected):
 @pytest.mark.parametrize("text, kind, message", [
     ("10,20", None, "time_split 10,20: the data have no times"), ("10", "integers", "time_split 10: expected two times, A,B"),
     ("20,10", "integers", "time_split 20,10: 20 is not before 10"), ("10,10", "integers", "10 is not before 10"),
-    ("10,2026-03-01", "integers", "'2026-03-01' is no whole number"), ("10,2026-03-01", "dates", "'10' is no date"),
+    ("10,2026-03-01", "integers", "'2026-03-01' is not a whole number"), ("10,2026-03-01", "dates", "'10' is not a date"),
 ])  # fmt: skip
 def test_a_split_that_is_none_is_refused(text, kind, message):
     with pytest.raises(ConfigError, match=message):

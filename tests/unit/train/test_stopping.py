@@ -56,7 +56,7 @@ def test_a_plateau_falls_after_its_patience():
         again.load_state({"plateau": {"falls": -1}})
     assert optim.plateau_of(optim.schedule("warmup:2:cosine", 9)) is None and Stopping().state() == {}
     for spec, message in {"plateau:2:3": "factor of a plateau is 2.0, but must be in", "plateau:0.5:0": "must be 1 or more",
-                          "plateau:0.5": "is none of", "plateau:x:2": "x"}.items():
+                          "plateau:0.5": "is not one of", "plateau:x:2": "x"}.items():
         with pytest.raises(ConfigError, match=message):
             optim.schedule(spec, 9)
 

@@ -174,12 +174,12 @@ def test_the_stored_division_is_used_unless_told(here, tmp_path, capsys, monkeyp
     capsys.readouterr()
     none = here(tmp_path / "none", *flags, "--order", "none")
     printed = capsys.readouterr()
-    assert "divided anew" in printed.err and "reordered" not in printed.out
+    assert "divided for this run" in printed.err and "reordered" not in printed.out
     monkeypatch.setattr(orders, "order", None)  # not to be asked
     for name in ("stored", "metis"):
         assert_same_curve(here(tmp_path / name, *flags, "--order", name), none, rtol=1e-9)
         printed = capsys.readouterr()
-        assert "divided anew" not in printed.err and "nodes reordered" in printed.out
+        assert "divided for this run" not in printed.err and "nodes reordered" in printed.out
 
 
 def test_edge_values_are_never_dropped_in_silence(here, tmp_path):

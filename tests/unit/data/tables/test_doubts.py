@@ -48,7 +48,7 @@ def test_a_header_in_doubt_is_asked_about(here, text):
 @pytest.mark.parametrize("asked", ["", ",features=age"])
 def test_an_odd_word_among_numbers_is_refused_by_row(here, odd, asked):
     text = "id,age\na,1\nb,2\n" + f"c,{odd}\n"
-    with pytest.raises(DataError, match=f"n.csv: row 2, column 'age': '{odd.strip(chr(34))}' is no number; .*null=WORD"):
+    with pytest.raises(DataError, match=f"n.csv: row 2, column 'age': '{odd.strip(chr(34))}' is not a number; .*null=WORD"):
         nodes_of(here, text, asked)
 
 
@@ -56,7 +56,7 @@ def test_an_odd_word_far_down_is_found(here):
     rows = [f"u{row},{row}" for row in range(70_000)]
     rows[69_000] = "u69000,oops"
     (here / "e.csv").write_text("src,dst\nu1,u2\n")
-    with pytest.raises(DataError, match="n.csv: row 69000, column 'age': 'oops' is no number"):
+    with pytest.raises(DataError, match="n.csv: row 69000, column 'age': 'oops' is not a number"):
         nodes_of(here, "id,age\n" + "\n".join(rows))
 
 
@@ -65,7 +65,7 @@ def test_options_settle_what_is_doubtful(here):
     assert data.features.ravel().tolist() == [1, 2, 3]
     data = nodes_of(here, "id;age\na;1,5\nb;-2,25\nc;3\n", ",decimal=,,features=age")
     assert data.features.ravel().tolist() == [1.5, -2.25, 3]
-    with pytest.raises(DataError, match="row 0, column 'age': '1.234,5' is no number"):
+    with pytest.raises(DataError, match="row 0, column 'age': '1.234,5' is not a number"):
         nodes_of(here, "id;age\na;1.234,5\nb;2\nc;3\n", ",decimal=,")
     with pytest.raises(ConfigError, match="decimal: '!' is neither"):
         nodes_of(here, "id,age\na,1\n", ",decimal=!")
@@ -143,8 +143,8 @@ def test_nulls_stay_nulls(kind):
 
 
 @pytest.mark.parametrize("ids, words", [
-    (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "row 1, column 'id': no id"), ([1.0, 2.0, 3.0], "no ids of nodes, which are whole numbers"),
-    (np.array(["2024-01-01"] * 3, "M8[D]"), "column 'id': dates: these are no ids"), (["a", None, "c"], "row 1, column 'id': no id"),
+    (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "row 1, column 'id': no id"), ([1.0, 2.0, 3.0], "not ids of nodes, which are whole numbers"),
+    (np.array(["2024-01-01"] * 3, "M8[D]"), "column 'id': dates: these are not ids"), (["a", None, "c"], "row 1, column 'id': no id"),
     ([1, "b", 3], "column 'id': row 1: 'b' is of str, .*values before are of int"),
 ])  # fmt: skip
 def test_ids_that_are_none(ids, words):
@@ -154,7 +154,7 @@ def test_ids_that_are_none(ids, words):
 
 
 @pytest.mark.parametrize("odd, words", [
-    ("x", "'x' is no number"), ("", "None: no value|no value"), ("inf", "'inf' is not a finite number")])
+    ("x", "'x' is not a number"), ("", "None: no value|no value"), ("inf", "'inf' is not a finite number")])
 def test_an_odd_weight_is_named_where_joining_and_sorting_are_one_pass(here, odd, words):
     (here / "w.csv").write_text(f"s,d,w\nb,a,1\nc,a,{odd}\na,b,2\n")
     with pytest.raises(DataError, match=f"w.csv: row 1, column 'w': ({words})"):
@@ -231,7 +231,7 @@ def test_a_word_in_quotes_may_hold_a_line_end_and_be_long(here, end, inner):
 
 def test_large_ids_name_their_remedy(here):
     (here / "x.csv").write_text(f"src,dst\n{2**63 + 11},5\n5,{2**64 - 1}\n")
-    with pytest.raises(DataError, match="of the node ids 0 to .* names=edges makes|is no node number.*names=edges"):
+    with pytest.raises(DataError, match="of the node ids 0 to .* names=edges makes|is not a node number.*names=edges"):
         load("edges:x.csv", allow_empty=ALL)
     named = load("edges:x.csv,names=edges", allow_empty=ALL)
     assert named.n_nodes == 3
@@ -266,7 +266,7 @@ def test_unknown_ends_are_refused_or_dropped(here, capsys):
     with pytest.raises(DataError, match="e.csv: row 1, column 'dst': 'zed' is not in n.csv, column 'id'; on_unknown=drop leaves"):
         load(spec, allow_empty=ALL)
     assert main(["convert", f"{spec},on_unknown=drop", "d", "--allow-empty", "all"]) == 0
-    assert "2 left out, as an end is no node" in capsys.readouterr().out
+    assert "2 left out, as an end is not a node" in capsys.readouterr().out
     assert format.open("d").edge_weight.tolist() == [4, 1]
     with pytest.raises(ConfigError, match="on_unknown: 'skip' .*refuse, drop"):
         load(f"{spec},on_unknown=skip", allow_empty=ALL)

@@ -44,7 +44,7 @@ def test_names_that_are_numbers_of_columns_do_not_make_a_header(here):
 
 @pytest.mark.parametrize("text, words", [
     ("% sym\n1 2\n", "'% sym', may be a comment: comment=% skips lines that begin with %"),
-    ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2 5\n", "a file of MatrixMarket, no table; scipy.io.mmread reads it"),
+    ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2 5\n", "the file is a MatrixMarket matrix, not a table"),
     ("sep=;\nsrc;dst\na;b\n", "the first line, 'sep=;', tells Excel the separator"),
     ("who\twhom\na\tb\n", r"the first line, 'who\twhom', may be a header or a row"),
 ])
@@ -130,9 +130,9 @@ def test_a_folder_of_spark_is_read_by_the_glob_of_the_message(here):
 def test_objects_that_are_nearly_tables_name_a_remedy():
     polars = pytest.importorskip("polars")
 
-    assert "LazyFrame is no table; collect() makes a table of it" in message_of(
+    assert "LazyFrame is not a table; collect() makes a table of it" in message_of(
         Graph.from_pandas, polars.DataFrame({"src": ["a"], "dst": ["b"]}).lazy())
-    assert "column 'src': 'abc' is no array" in message_of(Graph.from_pandas, {"src": "abc", "dst": "abd"})
+    assert "column 'src': 'abc' is not an array" in message_of(Graph.from_pandas, {"src": "abc", "dst": "abd"})
 
 
 def test_lists_of_truth_values_are_numbers_and_empty_lists_are_refused():
@@ -245,7 +245,7 @@ def test_words_of_splits(here):
     data = nodes_of(here, text, ",labels=y,split=s")
     assert [data.train.argmax(), data.val.argmax(), data.test.argmax()] == [0, 1, 2]
     message = message_of(nodes_of, here, "id,y,s\na,p,tr\nb,q,val\nc,p,test\n", ",labels=y,split=s")
-    assert "'tr' is none of train, val, test, none; query" in message
+    assert "'tr' is not one of train, val, test, none; query" in message
     data = of_query(here, message, "", 'id="id"\nlabels="y"\nsplit="s"\nfeatures=[]')
     assert data.train.tolist() == [True, False, False] and data.test.tolist() == [False, False, True]
 

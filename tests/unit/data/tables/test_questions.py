@@ -21,10 +21,10 @@ def test_six_faults_are_told_by_one_command(here):
                          ",weight=w,time=at,features=age,labels=y,split=part")
     lines = message.splitlines()
     assert lines[0] == "6 faults in the tables:" and len(lines) == 7
-    for line in ("e.csv: row 1, column 'w': 'x' is no number", "e.csv: row 2, column 'at': 'soon' is no date",
-                 "e.csv: row 1, column 'dst': 'zed' is not in n.csv", "n.csv: row 1, column 'age': 'n/a' is no number",
+    for line in ("e.csv: row 1, column 'w': 'x' is not a number", "e.csv: row 2, column 'at': 'soon' is not a date",
+                 "e.csv: row 1, column 'dst': 'zed' is not in n.csv", "n.csv: row 1, column 'age': 'n/a' is not a number",
                  "n.csv: row 1, column 'y': 'unknown' (1 row) may be a class or no label",
-                 "n.csv: row 2, column 'part': 'late' is none of train, val, test"):
+                 "n.csv: row 2, column 'part': 'late' is not one of train, val, test"):
         assert sum(line in one for one in lines) == 1, line
 
 
@@ -42,13 +42,13 @@ def test_unknown_options_are_told_together(here):
     assert all(f"data set option '{name}'" in message for name in ("sorce", "dts", "undirected"))
     (here / "g.toml").write_text('[nodes.u]\nfile="n.csv"\nidd="x"\nseed="y"\n[[edges]]\nrelation=["u","e","v"]\nfile="e.csv"\n')
     message = message_of(load, "tables:g.toml")
-    assert message.count("g.toml: nodes.u: ") == 2 and "node type 'v' is none of u" in message
+    assert message.count("g.toml: nodes.u: ") == 2 and "node type 'v' is not one of u" in message
 
 
 def test_several_bad_columns_of_one_transform_are_told(here):
     message = message_of(nodes_of, here, "id,age,day\na,1,2026-01-01\nb,old,yesterday\nc,3,2026-01-03\n",
                          ",features=age:standard+day:date")
-    assert "row 1, column 'age': 'old' is no number" in message and "row 1, column 'day': 'yesterday' is no date" in message
+    assert "row 1, column 'age': 'old' is not a number" in message and "row 1, column 'day': 'yesterday' is not a date" in message
 
 
 def test_faults_reach_the_command_line_as_lines(here, capsys):
@@ -80,7 +80,7 @@ def test_a_remedy_is_in_the_words_of_the_door(here):
                    message_of(call, {("u", "e", "u"): table}, nodes={"u": nodes}))
         assert {*re.findall(r"(\w+)=", message)} <= known and 'on_unknown="drop" leaves such edges out' in message
     message = message_of(Graph.from_pandas, {"src": ["a"], "dst": ["b"], "w": ["x"]}, weight="w")
-    assert "'x' is no number; convert the column first" in message and "=" not in message
+    assert "'x' is not a number; convert the column first" in message and "=" not in message
     message = message_of(Graph.from_pandas, {"src": ["a"], "dst": ["b"], "w": [None]}, weight="w")
     assert 'no value; fill="0" or fill="mean" replaces missing values' in message
 
@@ -117,7 +117,7 @@ def test_ids_as_labels_are_asked_about(here):
     ids = [f"u{row}" for row in range(60)]
     (here / "e.csv").write_text("src,dst\nu1,u2\n")
     text = "id,y\n" + "".join(f"{name},{name}\n" for name in ids)
-    assert "60 different values in 60 rows are hardly classes: task=classify says" in message_of(nodes_of, here, text, ",labels=y")
+    assert "60 different values in 60 rows may be ids, not classes: task=classify says" in message_of(nodes_of, here, text, ",labels=y")
     assert nodes_of(here, text, ",labels=y,task=classify").n_classes == 60
 
 
@@ -262,9 +262,9 @@ def test_a_time_zone_counts_in_times_and_in_date_features(here, word):
 @pytest.mark.parametrize("word", ["7/9/26", "9999-12-31", "0001-01-01"])
 def test_a_date_that_cannot_be_right_is_no_feature(here, word):
     message = message_of(nodes_of, here, f"id,day\na,2026-01-01\nb,{word}\nc,2026-01-03\n", ",features=day:date")
-    assert f"row 1, column 'day': '{word}' is no date or time" in message
+    assert f"row 1, column 'day': '{word}' is not a date or time" in message
     typed = {"id": ["a", "b"], "day": np.array(["2026-01-01", "9999-12-31"], "M8[s]")}
-    assert "row 1, column 'day': '9999-12-31 00:00:00' is no date or time" in message_of(tables_of, typed, features={"day": "date"})
+    assert "row 1, column 'day': '9999-12-31 00:00:00' is not a date or time" in message_of(tables_of, typed, features={"day": "date"})
 
 
 def test_equal_looking_ids_and_columns_of_two_uses_are_told(here):
