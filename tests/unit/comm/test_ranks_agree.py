@@ -52,7 +52,7 @@ def test_trainers_that_agree():
 
 @pytest.mark.parametrize("differs", [{"mode": "sa"}, {"prefetch": 0}])
 def test_graphs_that_differ(differs):
-    all_raise(ConfigError, lambda comm: RING.shard(comm, "contiguous", **(differs if comm.rank else {})), "ranks disagree")
+    all_raise(ConfigError, lambda comm: RING.shard(comm, "contiguous", **(differs if comm.rank else {})), "differ between ranks")
 
 
 @pytest.mark.parametrize("differs", [{"parts": "halves"}, {"mode": "none"}, {"order": "none"}, {"order": np.arange(3)}])

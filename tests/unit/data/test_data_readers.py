@@ -197,7 +197,7 @@ def test_what_is_no_file_of_links(tmp_path):
             file, {"source_node": np.arange(3), "target_node": np.arange(3), "target_node_neg": np.ones((2, 4), int)}, True),
         "are not pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
         "no data.pkl that is stored as it is": lambda: zipfile.ZipFile(file, "w").close(),
-        "pickle exhausted|no file of": lambda: file.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2)),
+        "pickle exhausted|not a file of": lambda: file.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2)),
     }  # fmt: skip
     for words, write in cases.items():
         write()

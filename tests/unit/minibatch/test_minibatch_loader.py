@@ -186,7 +186,7 @@ def test_what_a_batch_refuses():
         model(batch, batch.x)
     with pytest.raises(ConfigError, match="a batch of 3 layers"):
         batch.aggregate(fn.copy_src(batch.x), "sum")
-    with pytest.raises(ConfigError, match="over one layer"):
+    with pytest.raises(ConfigError, match="one layer of a batch"):
         batch.layers(3)[0].layers(2)
     for seeds, error in (([N], DataError), ([-1], DataError), ([1.5], ShapeError), ([[1]], ShapeError)):
         with pytest.raises(error, match="seeds"):

@@ -176,7 +176,7 @@ def test_other_messages_are_pushed():
 def test_what_backward_is_not():
     with pytest.raises(ConfigError, match="backward 'pull' .*push, fetch"):
         threads.run(2, shard, EDGES, backward="pull")
-    with pytest.raises(ConfigError, match="ranks disagree.*backward"):
+    with pytest.raises(ConfigError, match="differ between ranks.*backward"):
         threads.run(2, lambda comm: shard(comm, EDGES, backward=("push", "fetch")[comm.rank]))
 
 
