@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.errors import ConfigError, DataError, check_int, raise_together
 from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch
 from sarlite.minibatch.loader import Loader
 from sarlite.numerics import using
@@ -251,7 +251,7 @@ class Trainer:
         (True, 2)
         """
         if epoch is not None:
-            self._begin(epoch * len(self.batches))
+            self._begin(check_int("epoch", epoch) * len(self.batches))
         elif self._next_step != self.training_step.n_steps:
             self._begin(self.training_step.n_steps)
         batch = next(self._remaining, None)
@@ -298,7 +298,7 @@ class Trainer:
         step 2
         """
         n_steps, step = len(self.batches), self.training_step
-        self._begin(epoch * n_steps)
+        self._begin(check_int("epoch", epoch) * n_steps)
         total = n_rows = loss = 0.0
         begin = time.perf_counter()
         with closing(self._remaining) as batches:

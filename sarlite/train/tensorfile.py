@@ -36,7 +36,14 @@ class Sized(Protocol):
 
 
 def in_order(tensors: Mapping[str, Sized]) -> list[str]:
-    """Return the names of `tensors` in the order that their values have in a safetensors file: by dtype, then by name."""
+    """Return the names of `tensors` in the order that their values have in a safetensors file: by dtype, then by name. Raise a
+    CheckpointError if a name or a dtype cannot be stored.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise CheckpointError(f"{name!r} cannot be the name of a tensor: names are texts other than '__metadata__'")
+        if tensor.dtype not in _CODES:
+            raise CheckpointError(f"tensor {name!r} is {tensor.dtype}, but must be one of {', '.join(str(dtype) for dtype in _CODES)}")
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 

@@ -161,3 +161,15 @@ def test_what_does_not_fit_is_told_once_with_the_files_name():
     with pytest.raises(CheckpointError) as caught, checkpoint.errors_of("a/c"):
         raise CheckpointError("rank 1: rank 0: 'w' is missing from the checkpoint")
     assert str(caught.value) == "checkpoint a/c: 'w' is missing from the checkpoint"
+
+
+@pytest.mark.parametrize("name, array, message", [
+    ("words", np.array(["a"]), "tensor 'words' is <U1, but must be one of uint64"),
+    ("swapped", np.ones(2, ">f4"), "tensor 'swapped' is >f4"),
+    (1, np.ones(2), "1 cannot be the name"),
+    ("__metadata__", np.ones(2), "'__metadata__' cannot be the name"),
+])
+def test_tensors_that_the_format_does_not_have_are_refused(tmp_path, name, array, message):
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.save(tmp_path / "some.safetensors", {"whole": np.ones(1), name: array}, {})
+    assert not any(tmp_path.iterdir())

@@ -214,3 +214,14 @@ def test_parameters_that_no_step_would_change_are_refused(attribute, value):
     setattr(model, attribute, value)
     with pytest.raises(ConfigError, match=f"'{attribute}.*was added to the model after the Trainer was made"):
         trainer.step()
+
+
+@pytest.mark.parametrize("epoch, message", [(-1, "epoch is -1"), (1.5, "epoch is 1.5"), ("1", "epoch is '1'")])
+@pytest.mark.parametrize("method", ["step", "epoch"])
+def test_an_epoch_that_is_no_whole_number_is_refused(method, epoch, message):
+    rng = nn.Random(2)
+    model = SAGE(6, 3, layers=2, hidden=8, rng=rng, dtype=np.float64)
+    trainer = Trainer(whole(), model, FEATURES, LABELS, TRAIN, VAL, optimizer=OPTIMIZERS["plain"], rng=rng)
+    with pytest.raises(ConfigError, match=message):
+        getattr(trainer, method)(epoch)
+    assert trainer.training_step.n_steps == 0
