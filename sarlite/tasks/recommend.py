@@ -150,24 +150,23 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
         links, rows = _links_of_sources(order, starts, some)
         at_once = max(n_bytes // max(scores.shape[1] * 8, 1), 1)
         for level in np.unique(of_links[links]).tolist():
-            counted, column_of = scores.copy(), _Columns(ids)
-            counted[_excluded_entries(graph, sources[some], column_of, destinations, excluded[of_known <= level])] = -np.inf
+            counts, column_of = np.ones(scores.shape, bool), _Columns(ids)
+            counts[_excluded_entries(graph, sources[some], column_of, destinations, excluded[of_known <= level])] = False
             of_level = np.flatnonzero(of_links[links] == level)
             for at in range(0, len(of_level), at_once):
                 part = of_level[at : at + at_once]
-                higher[links[part]] += _n_higher(counted, rows[part], link_scores[links[part]],
+                higher[links[part]] += _n_higher(scores, counts, rows[part], link_scores[links[part]],
                                                  *column_of(tails[links[part]]))
     return np.stack([link_scores.astype(np.float64), 1 + higher], 1)
 
 
-def _n_higher(scores: Array, rows: Array, link_scores: Array, columns: Array, has_column: Array) -> Array:
-    """Return for each link i how many of the scores in row rows[i] are above link_scores[i]; an equal score counts half. If has_column[i],
-    column columns[i] has the link's own score and does not count.
+def _n_higher(scores: Array, counts: Array, rows: Array, link_scores: Array, columns: Array, has_column: Array) -> Array:
+    """Return for each link i how many of the scores in row rows[i] are above link_scores[i]; an equal score counts half. Only the entries
+    of the mask `counts` count. If has_column[i], column columns[i] has the link's own score and does not count.
     """
-    others, limit = scores[rows], link_scores[:, None]
-    higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
-    itself = np.where(has_column, others[np.arange(len(rows)), columns], -np.inf)[:, None]
-    return higher - (~(itself <= limit) + 0.5 * (itself == limit))[:, 0]
+    others, counts, limit = scores[rows], counts[rows], link_scores[:, None]
+    counts[has_column, columns[has_column]] = False
+    return np.sum(counts & ~(others <= limit), 1) + 0.5 * np.sum(counts & (others == limit), 1)
 
 
 def _links_of_sources(links_by_source: Array, starts: Array, source_slice: slice) -> tuple[Array, Array]:

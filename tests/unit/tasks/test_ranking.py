@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sarlite import HeteroGraph, Trainer, nn, no_grad, optim
+from sarlite import Graph, HeteroGraph, Trainer, nn, no_grad, optim
 from sarlite.comm import Solo, threads
 from sarlite.errors import ConfigError
 from sarlite.models import RGCN
@@ -11,6 +11,7 @@ from sarlite.nn.decoders import DECODERS
 from sarlite.tape import Tensor
 from sarlite.tasks import ranking, recommend
 from sarlite.tasks.link_data import split_links
+from sarlite.tasks.link_edges import Ends
 from sarlite.tasks.link_task import LinkTask
 from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.popularity import Popularity
@@ -139,6 +140,21 @@ def test_blocks_of_any_size_give_the_same_ranks_and_lists(monkeypatch):
         (blocks.append(block[2].shape), block)[1] for block in scored(*args)))
     assert rankings_of(Solo())[:2] == expected
     assert max(np.prod(shape) for shape in blocks) * 8 <= 100  # never all sources with all destinations
+
+
+@pytest.mark.parametrize("n_bytes", [1, 1000])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_link_with_the_score_minus_infinity_is_ranked_among_the_others_alone(n_ranks, n_bytes):
+    """Node 0 is the head and node 1 a known tail, so nodes 2 to 5 are ranked; tail 2 has the same score as tail 3."""
+    rows = np.array([[1.0], [0.0], [-np.inf], [-np.inf], [2.0], [3.0]])
+
+    def work(comm):
+        graph = Graph.from_edges([], [], 6).shard(comm, np.arange(6) * n_ranks // 6)
+        heads = np.zeros(1 - comm.rank, np.int64)
+        return recommend.rank_links(graph, lambda head, tail: (head * tail).sum(-1), rows[graph.node_ids], heads, heads + 2, Ends(0, 6),
+                                    heads + 1, n_bytes=n_bytes)  # fmt: skip
+
+    assert threads.run(n_ranks, work)[0].tolist() == [[-np.inf, 3.5]]
 
 
 def test_a_product_of_all_pairs_is_the_score_of_each_pair():
