@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -155,7 +156,11 @@ class Folder:
             atomic_write(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
             path = self.path / METRICS
             if self.continues:
-                atomic_write(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
+                lines = _lines_until(path, start)
+                if len(lines) < start:
+                    print(f"warning: {path}: {start - len(lines)} of the lines of epochs 1 to {start} are missing or damaged, and are "
+                          "left out", file=sys.stderr, flush=True)
+                atomic_write(path, "".join(line + "\n" for line in lines).encode())
                 (self.path / SUMMARY).unlink(missing_ok=True)
             mode = "a" if self.continues else "x"
             self.metrics = open(path, mode, encoding="utf-8", opener=no_follow)  # noqa: SIM115, closed by `close`
@@ -268,13 +273,12 @@ def _epoch(line):
 
 def _lines_until(path, epoch):
     """Return the lines of the metrics.jsonl at `path` up to and including the line of `epoch`. An invalid line, such as an
-    incomplete last line, ends the list.
+    incomplete last line, and a line of an epoch that is not after the epochs before are left out.
     """
     lines, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         number = _epoch(line)
-        if number is None or number > epoch or number <= last:
-            break
-        lines.append(line)
-        last = number
+        if number is not None and last < number <= epoch:
+            lines.append(line)
+            last = number
     return lines

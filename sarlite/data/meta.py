@@ -8,7 +8,7 @@ from sarlite.data.folders import check_relation, key, words
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, EdgeTable, NodeTable
 from sarlite.data.targets import TASKS
 from sarlite.data.times import KINDS
-from sarlite.data.writer import META, meta_hash
+from sarlite.data.writer import META, meta_hash, old_copies
 from sarlite.errors import DataError, reading, regular
 from sarlite.types import Path as AnyPath
 
@@ -108,6 +108,9 @@ def read(directory):
     """
     path = Path(directory) / META
     if not path.exists():
+        if copies := old_copies(path.parent):
+            raise DataError(f"{path}: no such file: a process ended while it replaced the data set, which is in {copies[0]}: rename "
+                            f"that folder to {directory}")
         spec = directory if ":" in str(directory) else "SPEC"
         raise DataError(f"{path}: no such file, so {str(directory)!r} is not a data set in the native format: "
                         f"convert it first, python -m sarlite.data convert {spec} DIR")

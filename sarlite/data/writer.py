@@ -23,7 +23,7 @@ class DirectoryWriter:
 
     All files are written to a temporary directory beside `directory` and fsynced. A rename then gives the temporary
     directory its final name. Whatever fails, `directory` is absent, the old data set, or the new one. With `overwrite` the
-    old data set is first renamed to `.NAME.old-*`; only a crash of the machine between the two renames leaves it there.
+    old data set is first renamed to `.NAME.old-*`; only a process that ends between the two renames leaves it there.
     Leftovers of a killed process are removed by the next writer. A data set that is replaced stays locked during the context,
     so a caller that reads the data set it replaces opens it inside the context.
 
@@ -192,8 +192,15 @@ def _remove_old(directory):
     """Remove old copies of a data set that a killed process had renamed while it replaced `directory`. An old data set is kept if
     `directory` does not exist, as it is then the only copy.
     """
-    form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
     if (directory / META).is_file():
-        for path in directory.parent.iterdir():
-            if form.fullmatch(path.name) and _is_ours(path) and _other_file(path) is None:
+        for path in old_copies(directory):
+            if _is_ours(path) and _other_file(path) is None:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def old_copies(directory):
+    """Return a list of the data sets beside `directory` under the name of an old copy, which a data set has while it is replaced."""
+    form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
+    with contextlib.suppress(OSError):
+        return [path for path in directory.parent.iterdir() if form.fullmatch(path.name) and (path / META).is_file()]
+    return []

@@ -69,7 +69,10 @@ def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):
     assert len(os.listdir(tmp_path)) == 2
     with format.GraphWriter(stored):
         assert (tmp_path / ".d.old-1").is_dir() and len(os.listdir(tmp_path)) == 2
-    os.rename(tmp_path / ".d.old-1", stored)
+    os.rename(tmp_path / ".d.old-1", tmp_path / ".d.old-76543210")
+    with pytest.raises(DataError, match=r"replaced the data set, which is in .*/\.d\.old-76543210: rename that folder to .*/d$"):
+        format.open(stored)
+    os.rename(tmp_path / ".d.old-76543210", stored)
     shutil.copytree(stored, tmp_path / ".d.old-0123abcd")
     mine = [".d.old-2024", ".d.old-9abcdef0", ".d.tmp-mine", ".data.0123456789ab.tmp"]  # folders of the user
     for name in mine:
