@@ -149,7 +149,7 @@ def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
-        start, best = restore(trainer, stopping, resumed, run.output.resume, run.batches, keys)
+        start, best = restore(trainer, resumed, run.output.resume, run.batches, keys)
     if machine.dry_run:
         with errors_of(run.model.spec):
             return dry_run(comm, run, trainer, part, memory)

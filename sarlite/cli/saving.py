@@ -146,7 +146,7 @@ class Saving:
         scores = {name: value if value is not None and math.isfinite(value) else None
                   for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
-        about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
+        about = {**self.about, "epoch": self.epoch, "best": best_epoch}
         together(self.comm, lambda: self.comm.rank == 0 and self.folder.check_exists())
         self.trainer.buffers.trim()  # writing needs memory, too, so return the free memory of a step first
         cache_hashes = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
@@ -178,15 +178,14 @@ class Saving:
         raise SystemExit(128 + self.signum)
 
 
-def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Load `resumed`, (arrays, metadata) of the checkpoint `path`, into `trainer` and `stopping`; return (epoch to continue from, best
-    epoch so far). `batches` are the options for minibatches, None for full batches. Learned rows are matched by `keys`, hashes of node
+def restore(trainer, resumed, path, batches=None, keys=None):
+    """Load `resumed`, (arrays, metadata) of the checkpoint `path`, into `trainer`; return (epoch to continue from, best epoch so
+    far). `batches` are the options for minibatches, None for full batches. Learned rows are matched by `keys`, hashes of node
     names, or by id if `keys` is None. Collective.
 
     Parameters
     ----------
     trainer : Trainer
-    stopping : Stopping
     resumed : (dict, dict)
         Arrays and metadata of the checkpoint, from `checkpoint.read`. The arrays are cleared.
     path : path
@@ -211,7 +210,6 @@ def restore(trainer, stopping, resumed, path, batches=None, keys=None):
     with checkpoint.errors_of(path):
         best.state = checkpoint.restore_state(trainer, tensors, meta, keys)
         tensors.clear()  # closes the file
-        stopping.load_state(meta)
     if batches is not None and batches.remote == "hec" and trainer.comm.size > 1:
         _restore_caches(trainer, meta, Path(path).parent, batches)
     best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}

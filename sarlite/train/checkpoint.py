@@ -24,6 +24,7 @@ import numpy as np
 
 from sarlite.comm import Solo, agree, together
 from sarlite.errors import CheckpointError, raise_together, reading
+from sarlite.optim import plateau_of
 from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
 from sarlite.train.row_keys import KeyedRows
@@ -218,7 +219,8 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
     path : str or os.PathLike
     trainer : Trainer
     metadata : dict
-        JSON-serializable. The entries "step", the global step, and "rows" are added.
+        JSON-serializable. The entries "step", the global step, and "rows" are added, and "plateau" if the trainer's
+        schedule has a `Plateau`.
     best : dict of str to array, optional
         This rank's `state_dict` of the best epoch's model.
     keys : dict of str to (n_local, 2) uint64, optional
@@ -261,7 +263,8 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
         tensors |= {name: _Owned(owners, tensors[name]) for name in owned & tensors.keys()}
     agree(trainer.comm, [(name, str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()],
           "the state: names, dtypes, shapes")
-    metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows}
+    plateau = plateau_of(trainer.schedule)
+    metadata = {**metadata, "step": trainer.training_step.n_steps, "rows": rows} | ({"plateau": plateau.state()} if plateau else {})
     _write(trainer.comm, path, tensors, metadata, **options)
 
 
@@ -359,6 +362,8 @@ def restore_state(trainer, tensors, metadata, keys=None):
     """Load a checkpoint, (`tensors`, `metadata`) from `checkpoint.read`, into a trainer: parameters, optimizer and steps. Rows are matched
     by `keys`, hashes of node names, or by id if `keys` is None. Return the best epoch's arrays by name. Collective.
 
+    The state of a `Plateau`, if the trainer's schedule and the checkpoint have one, is loaded too.
+
     Parameters
     ----------
     trainer : Trainer
@@ -414,6 +419,8 @@ def restore_state(trainer, tensors, metadata, keys=None):
     _fill(to_fill)  # reports its own failures on every rank, in the middle of the pieces
     trainer.flat.changed()
     trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
+    if (plateau := plateau_of(trainer.schedule)) and "plateau" in metadata:
+        plateau.load_state(metadata["plateau"])
     return below("best.")
 
 

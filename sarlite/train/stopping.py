@@ -10,7 +10,7 @@ from sarlite.errors import check_int
 from sarlite.optim import Plateau
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.task import Task
-from sarlite.types import Array, JsonObject
+from sarlite.types import Array
 
 Scores = dict[str, float | None]
 """Scores of an epoch by name: the metric of each split and "val_loss". None for a split without rows."""
@@ -129,14 +129,3 @@ class Stopping:
         """
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
-
-    def load_state(self, metadata: JsonObject) -> None:
-        """Restore the state of the learning-rate schedule from the metadata of a checkpoint, if both exist. Raise a CheckpointError if the
-        state is not valid.
-        """
-        if self.plateau is not None and "plateau" in metadata:
-            self.plateau.load_state(metadata["plateau"])
-
-    def state(self) -> dict[str, object]:
-        """Return the state of the learning-rate schedule as entries for a checkpoint's metadata; {} without a schedule."""
-        return {} if self.plateau is None else {"plateau": self.plateau.state()}

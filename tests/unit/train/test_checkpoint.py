@@ -105,7 +105,7 @@ class _One(nn.Module):
 
 class _Trainer:
     def __init__(self, comm):
-        self.comm, self.model = comm, _One()
+        self.comm, self.model, self.schedule = comm, _One(), optim.constant()
         self.flat = nn.flatten(self.model)
         self.optimizer, self.training_step = optim.SGD(self.flat, 0.1), type("Steps", (), {"n_steps": 0})
 

@@ -203,7 +203,7 @@ class Table(nn.Module):
 class _Trainer:
     def __init__(self, comm, seed, ids=None):
         ids = np.flatnonzero(np.random.default_rng(1).integers(0, RANKS, N) == comm.rank) if ids is None else ids
-        self.comm, self.model = comm, Table(ids, seed)
+        self.comm, self.model, self.schedule = comm, Table(ids, seed), optim.constant()
         self.flat = nn.flatten(self.model)
         self.optimizer, self.training_step = optim.SGD(self.flat, 0.1, momentum=0.9), type("Steps", (), {"n_steps": 0})
 

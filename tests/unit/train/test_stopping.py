@@ -48,13 +48,13 @@ def test_a_plateau_falls_after_its_patience():
         best.update(epoch, scores(value), Model())
         stopping.evaluated(epoch, best)
     assert factors == [0.5, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25] and schedule(10) == 0.125
-    assert stopping.state() == {"plateau": {"falls": 3, "last": 10}}
-    again = Stopping(plateau=optim.plateau_of(optim.schedule("plateau:0.5:2", 100)))
-    again.load_state(json.loads(json.dumps(stopping.state())))
-    assert again.state() == stopping.state() and again.plateau(3) == 0.125
+    assert plateau.state() == {"falls": 3, "last": 10}
+    again = optim.Plateau(0.5, 2)
+    again.load_state(json.loads(json.dumps(plateau.state())))
+    assert again.state() == plateau.state() and again(3) == 0.125
     with pytest.raises(CheckpointError, match="plateau .*{'falls': -1}"):
-        again.load_state({"plateau": {"falls": -1}})
-    assert optim.plateau_of(optim.schedule("warmup:2:cosine", 9)) is None and Stopping().state() == {}
+        again.load_state({"falls": -1})
+    assert optim.plateau_of(optim.schedule("warmup:2:cosine", 9)) is None
     for spec, message in {"plateau:2:3": "factor of a plateau is 2.0, but must be in", "plateau:0.5:0": "must be 1 or more",
                           "plateau:0.5": "is not one of", "plateau:x:2": "x"}.items():
         with pytest.raises(ConfigError, match=message):
@@ -115,9 +115,10 @@ def test_an_evaluation_that_the_end_forces_decides_nothing(values, every, cut):
         for end in ends:
             best, stopping = Best(), Stopping(patience, optim.Plateau(0.5, 1))
             vars(best).update(saved["best"])
-            stopping.load_state(saved)
+            stopping.plateau.load_state(saved.get("plateau", stopping.plateau.state()))
             fit(trainer, end, start=len(records), eval_every=every, best=best, stopping=stopping, on_epoch=records.append)
-            saved = {"best": {name: getattr(best, name) for name in ("epoch", "scores", "state", "decided")}, **stopping.state()}
+            saved = {"best": {name: getattr(best, name) for name in ("epoch", "scores", "state", "decided")},
+                     "plateau": stopping.plateau.state()}  # fmt: skip
         return saved, [record["val_accuracy"] for record in records]
 
     for patience in (None, 3):

@@ -9,6 +9,7 @@ from sarlite.errors import ConfigError, DataError, SarliteError, ShapeError
 from sarlite.models import GCN, SAGE
 from sarlite.tape import Tensor
 from sarlite.tape.row_index import row_numbers
+from sarlite.train import checkpoint
 from tests.helpers.train.owned_rows import FEATURES, LABELS, OPTIMIZERS, PARTS, TRAIN, VAL, OneTable, make, whole
 
 
@@ -225,3 +226,20 @@ def test_an_epoch_that_is_no_whole_number_is_refused(method, epoch, message):
     with pytest.raises(ConfigError, match=message):
         getattr(trainer, method)(epoch)
     assert trainer.training_step.n_steps == 0
+
+
+def test_a_checkpoint_has_the_state_of_a_plateau(tmp_path):
+    """Without it the learning rate of the restored trainer would be the first one again."""
+    def make_trainer():
+        rng = nn.Random(2)
+        model = SAGE(6, 3, layers=2, hidden=8, rng=rng, dtype=np.float64)
+        return Trainer(whole(), model, FEATURES, LABELS, TRAIN, VAL, optimizer=OPTIMIZERS["plain"], rng=rng,
+                       schedule=optim.schedule("warmup:1:plateau:0.5:1", 20))  # fmt: skip
+
+    one, other = make_trainer(), make_trainer()
+    optim.plateau_of(one.schedule).load_state({"falls": 2, "last": 5})
+    one.fit(1)
+    checkpoint.write(tmp_path / "c", one, {})
+    checkpoint.restore_state(other, *checkpoint.read(Solo(), tmp_path / "c"))
+    one.step(), other.step()
+    assert one.training_step.lr == other.training_step.lr < 0.5 * OPTIMIZERS["plain"](one.flat).lr
