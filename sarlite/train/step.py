@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import DataError, DivergenceError, check_number, raise_together
+from sarlite.errors import ConfigError, DataError, DivergenceError, check_number, raise_together
 from sarlite.minibatch.batch import TrainingBatch
 from sarlite.numerics import by_numerics
 from sarlite.numerics.reductions import surely_finite
@@ -58,7 +58,8 @@ class TrainingStep:
     optimizer : Optimizer
         Optimizer of the model's `nn.Flat`.
     rng : nn.Random
-        The source of random numbers that the model was made with. Each step sets `rng.step` to `n_steps`.
+        The source of random numbers that the model was made with. Each step sets `rng.step` to `n_steps`, and likewise in
+        every other source that a module of the model holds, such as those of a copied model.
     comm : Communicator
         All its ranks take every step, even without rows.
     schedule : callable
@@ -84,7 +85,7 @@ class TrainingStep:
     Raises
     ------
     ConfigError
-        `clip_norm` is not finite and above 0.
+        `clip_norm` is not finite and above 0, or the optimizer has a parameter of another model.
 
     Examples
     --------
@@ -106,6 +107,13 @@ class TrainingStep:
                  clip_norm: float | None = None) -> None:
         self.clip_norm = None if clip_norm is None else check_number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
+        parameters = {id(parameter) for parameter in model.parameters()}
+        foreign = next((name for name, parameter in optimizer.flat.named if id(parameter) not in parameters), None)
+        if foreign is not None:
+            raise ConfigError(f"optimizer: its parameter {foreign!r} is not in the model {type(model).__name__}: make the optimizer "
+                              "from nn.flatten(model)")
+        self._random_sources = [rng, *(value for _, module in model.named_modules() for value in vars(module).values()
+                                       if isinstance(value, nn.Random))]
         self.profile = profile or Profile()
         self.buffers, self.riders = kernels.Buffers(), PiggybackReduce()
         self.n_steps, self.lr, self.own_seconds = 0, 0.0, 0.0
@@ -150,7 +158,8 @@ class TrainingStep:
         x = batch.x  # gathered here, with memory of the batch's buffers
         flat, begin = self.optimizer.flat, time.perf_counter()
         factor = check_number(f"the factor of the schedule at step {self.n_steps + 1}", self.schedule(self.n_steps))
-        self.rng.step = self.n_steps
+        for source in self._random_sources:
+            source.step = self.n_steps
         self.model.train()
         flat.zero_grad()
         with self.buffers:

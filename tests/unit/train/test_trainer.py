@@ -1,5 +1,8 @@
 """The trainer: loss functions of the user, predictions, rows of the splits, and arguments that raise errors."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -243,3 +246,35 @@ def test_a_checkpoint_has_the_state_of_a_plateau(tmp_path):
     checkpoint.restore_state(other, *checkpoint.read(Solo(), tmp_path / "c"))
     one.step(), other.step()
     assert one.training_step.lr == other.training_step.lr < 0.5 * OPTIMIZERS["plain"](one.flat).lr
+
+
+class Masks(nn.Module):
+    """Linear model that notes the zeros of its dropout."""
+
+    def __init__(self, rng):
+        self.dropout, self.linear, self.seen = nn.Dropout(0.5, rng), nn.Linear(6, 3, rng=rng, dtype=np.float64), []
+
+    def __call__(self, graph, h):
+        dropped = self.dropout(h, graph.src_ids)
+        self.seen.append((dropped.data == 0).tobytes())
+        return self.linear(dropped)
+
+
+@pytest.mark.parametrize("kind", ["made", "copied", "pickled", "of another source"])
+def test_dropout_changes_from_step_to_step(kind):
+    """Also if the Trainer has another nn.Random than the model's layers have."""
+    rng = nn.Random(0)
+    model = Masks(rng)
+    model = {"copied": copy.deepcopy, "pickled": lambda model: pickle.loads(pickle.dumps(model))}.get(kind, lambda model: model)(model)
+    trainer = Trainer(whole(), model, FEATURES, LABELS, TRAIN, optimizer=OPTIMIZERS["plain"],
+                      rng=nn.Random(0) if kind == "of another source" else rng)  # fmt: skip
+    for _ in range(4):
+        trainer.step()
+    assert len(set(model.seen)) == 4
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    rng = nn.Random(0)
+    other = OPTIMIZERS["plain"](nn.flatten(Masks(rng)))
+    with pytest.raises(ConfigError, match="its parameter 'linear.weight' is not in the model Masks"):
+        Trainer(whole(), Masks(rng), FEATURES, LABELS, TRAIN, optimizer=lambda flat: other, rng=rng)
