@@ -28,6 +28,7 @@ from sarlite.train.step import TrainingStep
 from sarlite.train.stopping import Best, Scores, Stopping
 from sarlite.train.trainer_arguments import (
     check_arguments,
+    check_loaders,
     check_numerics,
     check_output,
     check_takes,
@@ -111,8 +112,9 @@ class Trainer:
     ------
     SarliteError
         On every rank together, naming the argument. An argument has a wrong type, or x or labels do not have the
-        graph's number of rows. The model expects another number of features, or the targets do not fit the task. No
-        rank has a training row, or the ranks differ in the width or dtype of x or in a replicated parameter.
+        graph's number of rows. The model expects another number of features, or the targets do not fit the task. A
+        loader has another graph, other rows or no labels. No rank has a training row, or the ranks differ in the width
+        or dtype of x or in a replicated parameter.
 
     Examples
     --------
@@ -166,6 +168,7 @@ class Trainer:
         self.numerics = named(numerics, self.comm) if isinstance(numerics, str) else numerics
         splits = {"train": train, "val": val, "test": test}
         self.rows = together(self.comm, lambda: rows_of(graph, self.x, self.labels, self.task, splits))
+        together(self.comm, lambda: check_loaders(graph, self.rows, sources))
         counts = self.comm.allreduce(np.array([len(rows) for rows in self.rows.values()]))
         self.counts = dict(zip(self.rows, counts.tolist()))
         if not self.counts["train"]:

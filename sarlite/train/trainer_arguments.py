@@ -1,7 +1,9 @@
 """Checks of a `Trainer`'s arguments and of its model's output."""
 
+import numpy as np
+
 from sarlite import nn
-from sarlite.errors import ConfigError, ShapeError, check_number
+from sarlite.errors import ConfigError, DataError, ShapeError, check_number
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
@@ -48,6 +50,23 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
                           "temporal here, too")
     if isinstance(sources["batches"], Batch) and not sources["batches"].n_global:
         raise ConfigError("batches is a Batch without rows on any rank, so there is nothing to train on")
+
+
+def check_loaders(graph, rows, sources):
+    """Raise an error unless each loader in `sources`, a dict with the Trainer's arguments `batches` and `scoring`, has this `graph`,
+    labels, and the Trainer's `rows`: the training rows, or for scoring the rows of all splits, each once.
+    """
+    wanted = {"batches": np.sort(rows["train"]), "scoring": np.unique(np.concatenate(list(rows.values())))}
+    for name, loader in sources.items():
+        if not isinstance(loader, Loader):
+            continue
+        if loader.graph is not graph:
+            raise ConfigError(f"{name}: the loader was made from another graph than the Trainer")
+        if loader.labels is None:
+            raise ConfigError(f"{name}: the loader has no labels")
+        if not np.array_equal(np.sort(loader.train), wanted[name]):
+            split = "training rows" if name == "batches" else "rows of the splits, each once"
+            raise DataError(f"{name}: the loader has {len(loader.train)} rows, which are not the {len(wanted[name])} {split}")
 
 
 def check_takes(model, x):

@@ -5,6 +5,7 @@ import pytest
 
 from sarlite import Graph, Solo, Trainer, nn, optim
 from sarlite.comm import threads
+from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch import NeighborLoader, message_flow
 from sarlite.models import SAGE
 from sarlite.tasks.node_task import NodeTask
@@ -135,3 +136,22 @@ def test_trainers_with_label_inputs_take_steps_in_turn():
     one_rank, one, other = make(), make(), make()
     losses = [one_rank.step() for _ in range(3)]
     assert [(one.step(), other.step()) for _ in losses] == [(loss, loss) for loss in losses]
+
+
+def of_rows(*choice, labelled=True):
+    """Return a maker of a loader whose rows are those of the chosen splits."""
+    return lambda graph, x, labels, splits: NeighborLoader(graph, x, labels if labelled else None,
+                                                           np.concatenate([splits[k] for k in choice]), fanouts=(3, 3), batch_size=9)  # fmt: skip
+
+
+@pytest.mark.parametrize("sources, error, message", [
+    ({"batches": of_rows(1)}, DataError, "batches: the loader has .* rows, which are not the .* training rows"),
+    ({"scoring": of_rows(0, 1)}, DataError, "scoring: the loader has .* rows of the splits, each once"),
+    ({"scoring": of_rows(0, 0, 1, 2)}, DataError, "scoring: the loader has .* rows of the splits, each once"),
+    ({"batches": of_rows(0, labelled=False)}, ConfigError, "batches: the loader has no labels"),
+    ({"batches": lambda graph, *others: sampled(Graph.from_edges(*EDGES), *others)}, ConfigError, "batches: .* another graph"),
+])
+def test_loaders_of_other_rows_or_of_another_graph_are_refused(sources, error, message):
+    with pytest.raises(error, match=message):
+        trainer(part_of(Solo()), **sources)
+    trainer(part_of(Solo()), batches=of_rows(0), scoring=of_rows(0, 1, 2))
