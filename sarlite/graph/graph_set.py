@@ -1,6 +1,6 @@
 """GraphSet: many graphs, stored as one graph of all nodes and the list of nodes of each graph."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sarlite.schedule.schedule import Options
 from sarlite.structure import validation, whole_graphs
 from sarlite.structure.edges import csr_by_dst, destinations
 from sarlite.structure.part_edges_csr import InEdges
+from sarlite.tape.row_index import row_numbers
 from sarlite.types import Array, ArrayLike
 
 
@@ -134,13 +135,13 @@ class GraphSet(Unchanging):
         """Raise a ConfigError, because a model that asks a graph for `n` layers outputs rows of nodes, not of graphs."""
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
-    def take(self, rows: Array) -> tuple["GraphSet", Array]:
+    def take(self, rows: ArrayLike | slice) -> tuple["GraphSet", Array]:
         """Return (graphs, nodes): `graphs` is a GraphSet of this rank's graphs at the row numbers `rows`; nodes[i] is the row
         number in this set of node i of `graphs`, so that x[nodes] are its input rows. Collective.
 
         Parameters
         ----------
-        rows : (k,) int64
+        rows : (n_dst,) array of bools, slice, or (k,) array of row numbers
             Rows of this rank's graphs, each at most once.
 
         Returns
@@ -163,6 +164,7 @@ class GraphSet(Unchanging):
         >>> batch, nodes.tolist()
         (GraphSet(1 of 1 graphs, Graph(n_src=2, n_dst=2, n_edges=1)), [3, 4])
         """
+        rows = row_numbers("rows", rows, self.n_dst)
         whole, (first, members, edges) = self.nodes, self._local()
         places, lengths = _rows_of(members.indptr, rows)
         nodes = members.indices[places] - first
@@ -225,9 +227,8 @@ def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tupl
         raise ConfigError("graph is a part, but must be whole; GraphSet(nodes, indptr, indices, graph_ids) takes a part")
     _check_nodes(graph)
     stop = None if n_graphs is None else validation.count("n_graphs", n_graphs)
-    limit: dict[str, Any] = {} if stop is None else {"stop": stop}
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids), length=graph.n_dst, start=0,
-                              **limit).astype(np.int64)
+                              stop=validation.MOST_NODES if stop is None else stop).astype(np.int64)
     edges = graph.in_edges()
     whole_graphs.check_within(ids, edges.indices, destinations(edges.indptr))
     return ids, int(ids.max(initial=-1)) + 1 if stop is None else stop

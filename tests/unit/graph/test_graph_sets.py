@@ -191,3 +191,16 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(kind, match=words):
             call()
+
+
+@pytest.mark.parametrize("rows, message", [([-1], r"rows\[0\] is -1"), ([2], r"rows\[0\] is 2"), ([0.5], "rows")])
+def test_rows_that_are_no_graphs_are_refused(rows, message):
+    graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+    with pytest.raises((DataError, ShapeError), match=message):
+        graphs.take(np.array(rows))
+    assert graphs.take([False, True])[1].tolist() == [3, 4]
+
+
+def test_numbers_of_graphs_that_are_names_are_refused():
+    with pytest.raises(DataError, match="graph_ids: entry 3 is 1099511627776, outside 0 <= id < 3000000000"):
+        GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1 << 40, 1 << 40])
