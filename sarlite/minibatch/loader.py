@@ -15,7 +15,7 @@ from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
-from sarlite.graph.weights import check_range
+from sarlite.graph.weights import check_range, check_times
 from sarlite.minibatch.batch import Batch, Features
 from sarlite.minibatch.batch_layers import batch_rows, layer_graph
 from sarlite.minibatch.cooperative import Cooperative
@@ -375,7 +375,7 @@ class NeighborLoader(Loader):
         if self.caches:
             self.caches.drain()
 
-    def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
+    def batch(self, seeds: ArrayLike, step: int = 0, times: ArrayLike | None = None) -> Batch:
         """Return the batch whose outputs are the rows `seeds`, sampled with the random numbers of step `step`. `times` are the seeds'
         times for sampling in time; None takes the stored times. Collective.
 
@@ -387,19 +387,28 @@ class NeighborLoader(Loader):
             This rank's rows of the graph. `Batch.rows` has an entry for each, also for a row that is given twice.
         step : int
             Global step, which determines the picks and the ages of cached rows.
-        times : (k,) int64, optional
+        times : (k,) int or datetime64 array, optional
             For a `Temporal` loader: time of each seed, by default as `Temporal.seeds` has them.
 
         Raises
         ------
-        ShapeError, DataError
-            Seeds are not valid row numbers.
+        ConfigError, ShapeError, DataError
+            Seeds are not valid row numbers. Or `times` are not one whole number or date for each seed, or the loader does
+            not sample in time.
         """
         if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
-        sample, more = self._predicting, dict[str, Any]() if times is None else {"times": times}
+        sample, given = self._predicting, times
+        times = together(self.graph.comm, lambda: self._checked_times(seeds, given))
+        more = dict[str, Any]() if times is None else {"times": times}
         sampled = together(self.graph.comm, lambda: sample(seeds, step, **more))
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
+
+    def _checked_times(self, seeds: ArrayLike, times: ArrayLike | None) -> Array | None:
+        """Return the `times` of `seeds` as int64, (k,); None stays None."""
+        if times is not None and self.temporal is None:
+            raise ConfigError("times: the loader does not sample in time, as it was made without temporal")
+        return check_times("times", times, len(np.atleast_1d(seeds)))
 
     def contents(self) -> dict[str, Ordered]:
         return self.caches.contents() if self.caches else {}

@@ -271,3 +271,18 @@ def test_times_of_types_and_relations_are_checked():
         graph.with_edge_values(times={("a", "to", "b"): [0.5]})
     with pytest.raises(ConfigError, match="temporal: 'c' .*node types a, b"):
         NeighborLoader(graph.of("b"), {}, None, slice(None), fanouts=(1,), batch_size=1, temporal=Temporal(nodes={"b": [1], "c": [1]}))
+
+
+@pytest.mark.parametrize("times, message", [([5, 6], r"times: int64 of shape \(2,\)"), ([], "times: float64"), ([np.nan], "times: float64"),
+                                            ([2**63], "times: entry 0 is 9223372036854775808"), (np.array(["NaT"], "M8[ns]"), "NaT")])
+def test_times_of_a_batch_are_checked(times, message):
+    """NaN and 2^63 would be later than all edges."""
+    world = World(2)
+    graph = world.graph()
+    loader = world.loader(graph)
+    with pytest.raises((ShapeError, DataError), match=message):
+        loader.batch([3], times=times)
+    day = np.array(["1970-01-01T00:00:00.000000005"], "M8[ns]")
+    assert loader.batch([3], times=day).graphs[0].edge_ids.tolist() == loader.batch([3], times=[5]).graphs[0].edge_ids.tolist()
+    with pytest.raises(ConfigError, match="times: the loader does not sample in time"):
+        NeighborLoader(graph, world.x, None, slice(None), fanouts=(2,), batch_size=3).batch([3], times=[5])
