@@ -94,10 +94,18 @@ class Optimizer:
         return ""
 
     def step(self, factor: float = 1.0) -> None:
-        """Change the parameters in place by one step, with the learning rate `factor` * lr. Not collective."""
+        """Change the parameters in place by one step, with the learning rate `factor` * lr. Not collective.
+
+        Parameters whose `requires_grad` is False, and their state, stay as they are.
+        """
+        frozen = [array.reshape(-1)[where] for group, state in zip(self.flat.groups, self.states) for where in group.frozen()
+                  for array in (group.data, *state.values())]
+        values = [part.copy() for part in frozen]
         with np.errstate(over="ignore", invalid="ignore"):  # the next loss shows values that are not finite
             for group, decay, state in zip(self.flat.groups, self.decays, self.states):
                 self._step_group(group, decay, self.lr * factor, state)
+        for part, before in zip(frozen, values):
+            part[...] = before
         self.flat.changed()
 
     def _step_group(self, group: Group, decay: GroupDecay, lr: float, state: dict[str, Array]) -> None:

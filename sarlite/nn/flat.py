@@ -118,6 +118,10 @@ class Group:
         if touched is not None:
             self._parameters[0].touched = []
 
+    def frozen(self) -> list[slice]:
+        """Return the ranges, in the raveled array, of the parameters whose `requires_grad` is False."""
+        return [where for p, where in zip(self._parameters, self.slices) if not p.requires_grad]
+
     def changed(self) -> None:
         """Tell the tape that the parameters' values were changed in place. A backward pass that needs the old values then raises an
         error.

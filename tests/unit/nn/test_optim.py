@@ -225,3 +225,19 @@ def test_bad_schedules_are_refused(spec):
 def test_schedule_longer_than_training():
     assert schedule("warmup:10:cosine", 5)(4) == 0.5
     assert schedule("cosine", 0)(0) == 1
+
+
+@pytest.mark.parametrize("make", [lambda flat: Adam(flat, 0.1, weight_decay=0.1),
+                                  lambda flat: SGD(flat, 0.1, momentum=0.9, weight_decay=0.1)])
+def test_a_parameter_without_gradient_stays_as_it_is(make):
+    """Weight decay does not change it, nor does the momentum of the steps before."""
+    model, free = Two(), Two()
+    optimizer, other = make(flatten(model)), make(flatten(free))
+    train(optimizer), train(other)
+    model.first.requires_grad = False
+    before = [model.first.data.copy(), *(array[:2].copy() for array in optimizer.states[0].values())]
+    train(optimizer), train(other)
+    for old, new in zip(before, [model.first.data, *(array[:2] for array in optimizer.states[0].values())]):
+        np.testing.assert_array_equal(old, new)
+    np.testing.assert_array_equal(model.second.data, free.second.data)
+    assert not np.array_equal(model.first.data, free.first.data)
