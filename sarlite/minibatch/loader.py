@@ -408,7 +408,7 @@ class NeighborLoader(Loader):
         """Return the `times` of `seeds` as int64, (k,); None stays None."""
         if times is not None and self.temporal is None:
             raise ConfigError("times: the loader does not sample in time, as it was made without temporal")
-        return check_times("times", times, len(np.atleast_1d(seeds)))
+        return check_times("times", times, as_array(seeds).size)
 
     def contents(self) -> dict[str, Ordered]:
         return self.caches.contents() if self.caches else {}
