@@ -273,12 +273,15 @@ def _epoch(line):
 
 def _lines_until(path, epoch):
     """Return the lines of the metrics.jsonl at `path` up to and including the line of `epoch`. An invalid line, such as an
-    incomplete last line, and a line of an epoch that is not after the epochs before are left out.
+    incomplete last line, is left out. A line of an epoch that is not after the one before ends the list.
     """
     lines, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         number = _epoch(line)
-        if number is not None and last < number <= epoch:
-            lines.append(line)
-            last = number
+        if number is None:
+            continue
+        if number > epoch or number <= last:
+            break
+        lines.append(line)
+        last = number
     return lines

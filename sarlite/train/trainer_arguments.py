@@ -5,6 +5,7 @@ import numpy as np
 from sarlite import nn
 from sarlite.errors import ConfigError, DataError, ShapeError, check_number
 from sarlite.graph.hetero import NodeType
+from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
 from sarlite.numerics import NUMERICS
@@ -54,11 +55,12 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
 
 def check_loaders(graph, rows, sources):
     """Raise an error unless each loader in `sources`, a dict with the Trainer's arguments `batches` and `scoring`, has this `graph`,
-    labels, and the Trainer's `rows`: the training rows, or for scoring the rows of all splits, each once.
+    labels, and the Trainer's `rows`: the training rows, or for scoring the rows of all splits, each once. Loaders of links are not
+    checked.
     """
     wanted = {"batches": np.sort(rows["train"]), "scoring": np.unique(np.concatenate(list(rows.values())))}
     for name, loader in sources.items():
-        if not isinstance(loader, Loader):
+        if not isinstance(loader, Loader) or isinstance(graph, LinkGraph):  # a loader of links has the graph and rows of their nodes
             continue
         if loader.graph is not graph:
             raise ConfigError(f"{name}: the loader was made from another graph than the Trainer")

@@ -155,7 +155,7 @@ def test_metrics_keep_whole_lines_of_epochs_before(tmp_path):
     for start, epochs_left in ((3, [1, 2, 3]), (2, [1, 2]), (0, [])):
         path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n{"epo')
         assert [json.loads(line)["epoch"] for line in folder._lines_until(path, start)] == epochs_left
-    path.write_text('{"epoch": 1}\n{"epoch" 2}\n{"epoch": 3}\n{"epoch": 3}\n{"epoch": 2}\n{"epoch": 4}\n')
+    path.write_text('{"epoch": 1}\n{"epoch" 2}\n{"epoch": 3}\n[]\n\n{"epoch": 4}\n')
     assert [json.loads(line)["epoch"] for line in folder._lines_until(path, 4)] == [1, 3, 4]
 
 
