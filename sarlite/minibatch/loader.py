@@ -398,9 +398,8 @@ class NeighborLoader(Loader):
         """
         if self._predicting is None:  # apart from the thread ahead, which may have come less far on other ranks
             self._predicting = self._sampler_on("predict") if isinstance(self.sampler, Cooperative) else self.sampler
-        sample, given = self._predicting, times
-        times = together(self.graph.comm, lambda: self._checked_times(seeds, given))
-        more = dict[str, Any]() if times is None else {"times": times}
+        sample, checked = self._predicting, together(self.graph.comm, lambda: self._checked_times(seeds, times))
+        more = dict[str, Any]() if checked is None else {"times": checked}
         sampled = together(self.graph.comm, lambda: sample(seeds, step, **more))
         return self._batch(sampled, step, sum(self.graph.comm.allgather(len(sampled.numbers))), pushes=False)
 
