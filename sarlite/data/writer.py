@@ -172,15 +172,17 @@ def _named_arrays(meta, folder=""):
 
 
 def _replace(temporary, directory):
-    """Rename the folder `temporary` to `directory`, which it replaces. If the renaming fails, the old directory is restored."""
+    """Rename the folder `temporary` to `directory`, which it replaces. If the renaming fails or a signal interrupts it, the old
+    directory is restored.
+    """
     old = directory.with_name(f".{directory.name}.old-{uuid.uuid4().hex[:8]}")
     replaces = directory.exists()
-    if replaces:
-        os.rename(directory, old)
     try:
-        os.rename(temporary, directory)
-    except OSError:
         if replaces:
+            os.rename(directory, old)
+        os.rename(temporary, directory)
+    except BaseException:
+        if old.exists() and not directory.exists():
             os.rename(old, directory)
         raise
     if replaces:

@@ -239,3 +239,18 @@ def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path, exclusive):
     os.mkfifo(tmp_path / "meta.json")
     with scratch.locked(tmp_path / "meta.json", exclusive=exclusive):
         pass
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no")])
+def test_an_old_data_set_is_restored_if_its_replacement_is_interrupted(error, stored, tmp_path, monkeypatch):
+    before, rename = (stored / "meta.json").read_bytes(), os.rename
+
+    def interrupted(source, target):
+        if os.fspath(target) == os.fspath(stored) and ".old-" not in os.fspath(source):
+            raise error
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises((KeyboardInterrupt, DataError)):
+        format.write(stored, load(SBM), overwrite=True)
+    assert (stored / "meta.json").read_bytes() == before and os.listdir(tmp_path) == ["d"]
