@@ -48,8 +48,7 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
     begin = time.perf_counter()
     graph = functools.cache(functools.partial(_for_metis, dataset, n_bytes))
     with progress.step(f"divide into {n_parts} parts by {method}") as step:
-        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed, graph=graph, n_bytes=n_bytes,
-                           tell=step.tell)
+        parts = make_parts(dataset, n_parts, method, balance=balance, seed=seed, graph=graph, n_bytes=n_bytes, tell=step.tell)
     if seconds is not None:
         seconds["partition"] = time.perf_counter() - begin
     with progress.step(f"order {order}") as step:
@@ -96,8 +95,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
         return read_parts(method, n_nodes, n_parts)
     if dataset.of_graphs:
         if balance != "auto":
-            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and "
-                              "nodes")
+            raise ConfigError(f"balance: {balance}: a set of graphs is divided by whole graphs, even in edges and nodes")
         return _by_graphs(dataset, n_parts, method, seed)
     if method == "fennel":
         budget.check(10 * n_nodes + _block_bytes(dataset), n_bytes, f"a partition of {n_nodes:,} nodes")
@@ -183,8 +181,7 @@ class StoredEdges:
         self.n_nodes, self.n_edges = dataset.n_nodes, dataset.n_edges
         self.types = np.cumsum([0, *dataset.n_nodes_by_type.values()])
         starts = dict(zip(dataset.nodes, self.types.tolist()))
-        self._into = [[(starts[source], table) for (source, _, to), table in dataset.edges.items() if to == name]
-                      for name in dataset.nodes]
+        self._into = [[(starts[source], table) for (source, _, to), table in dataset.edges.items() if to == name] for name in dataset.nodes]
 
     def indptr(self, first, last):
         """Return the offsets of the in-edges of rows `first` to `last` - 1, counted from 0: a CSR `indptr` of shape (last - first +

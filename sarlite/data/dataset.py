@@ -202,8 +202,7 @@ class Dataset:
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:
-            raise DataError(f"{self.source}: a relational graph, of {len(self.edges)} relations, but one "
-                            "relation is needed")
+            raise DataError(f"{self.source}: a relational graph, of {len(self.edges)} relations, but one relation is needed")
         return next(iter(self.edges.values()))
 
     @property

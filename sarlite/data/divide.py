@@ -133,10 +133,8 @@ class InMemory:
 
         Ids that are 0, 1, 2, ... are stored as None.
         """
-        nodes, edges = ([self._made(table, offsets) for table in tables.values()]
-                        for tables in (dataset.nodes, dataset.edges))
-        self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance,
-                                         division=division)
+        nodes, edges = ([self._made(table, offsets) for table in tables.values()] for tables in (dataset.nodes, dataset.edges))
+        self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance, division=division)
 
     def _made(self, table, offsets):
         arrays = {field: rows.array for (folder, field), rows in self._rows.items() if folder == table.folder}
@@ -290,8 +288,7 @@ def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
     keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()))
     sorter = Sorter(workspace.folder, workspace.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
     for dst, src, first, last in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()):
-        columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
-                   for name, array in values.items()}
+        columns = {name: np.arange(first, last) if array is None else copied(array, first, last) for name, array in values.items()}
         sorter.add(packed(dst, src), **columns)
     for ends, _, src, columns in csr(sorter, table.n_destinations, table.n_sources):
         yield {"indptr": ends, "indices": src, **columns}

@@ -113,15 +113,12 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            load_options = {"task": task, "allow_empty": allow_empty, "relational": relational,
-                        "transforms": transforms}
-            return _prepare(comm.size, held, request, native, verify and files is None, scratch, progress, seconds,
-                            load_options, changes)
+            load_options = {"task": task, "allow_empty": allow_empty, "relational": relational, "transforms": transforms}
+            return _prepare(comm.size, held, request, native, verify and files is None, scratch, progress, seconds, load_options, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
-        opened, meta = together(
-            comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
+        opened, meta = together(comm, lambda: (dataset, None) if where is None else (format.open(where), format.read_meta(where)))
         agree(comm, meta, f"{where}: the data set, as meta.json describes it,")
         yield opened
         comm.barrier()
@@ -220,8 +217,7 @@ def _divide(dataset, n_parts, directory, request, progress, seconds):
     order = "stored" if request.order == stored_order(dataset) else request.order
     parts, nodes, division = plan(dataset, n_parts, method, order, balance=request.balance, seed=request.seed,
                                   progress=progress, seconds=seconds)
-    with (progress.step("write the parts", dataset.n_bytes) as step,
-          format.GraphWriter(directory, step=step) as out):
+    with (progress.step("write the parts", dataset.n_bytes) as step, format.GraphWriter(directory, step=step) as out):
         divide(dataset, parts, n_parts, out, order=nodes, division=division)
 
 

@@ -48,8 +48,7 @@ from sarlite.structure.validation import first_true
 from sarlite.types import Path as AnyPath
 
 
-def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT,
-          bfloat16: bool = False) -> None:
+def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT, bfloat16: bool = False) -> None:
     """Write `dataset` into `directory` in the native format, completely or not at all. With `bfloat16`, node features are rounded
     to bfloat16.
 
@@ -260,8 +259,7 @@ def _arrays(directory, section, folder, entry):
     """Return {field: memory-mapped array} of one node type or relation, whose files are in `directory`/`section`/`folder`. `section` is
     "nodes" or "edges", and `entry` is its part of meta.json, which lists the files.
     """
-    return {field: npyfile.open_map(path, record, field)
-            for path, record, field in _files_of(directory, section, folder, entry)}
+    return {field: npyfile.open_map(path, record, field) for path, record, field in _files_of(directory, section, folder, entry)}
 
 
 def _check_counts(path, name, n_edges, table, n_destinations):

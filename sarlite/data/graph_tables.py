@@ -114,8 +114,7 @@ class _Table:
             piece = widened(piece)
             if (at := validation.first_true(~np.isfinite(piece))) is not None:
                 row, column = (at[0], f", column {at[1]}") if piece.ndim > 1 else (at, "")
-                raise DataError(f"{self.where(name)}: row {start + row}{column} is {piece[at]}, expected a finite "
-                                "number")
+                raise DataError(f"{self.where(name)}: row {start + row}{column} is {piece[at]}, expected a finite number")
 
 
 @dataclass(eq=False)
@@ -252,8 +251,7 @@ class NodeTable(_Table):
                 # a mapped file may hold bytes other than 0 and 1, with which NumPy's bool operations go wrong
                 if (at := validation.first_true(piece.view(np.uint8) > 1)) is not None:
                     raise DataError(f"{self.where(name)}: entry {start + at} is neither 0 nor 1")
-        empty = [name for name in SPLITS if name not in allow_empty
-                 and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
+        empty = [name for name in SPLITS if name not in allow_empty and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
         if empty:
             words = empty if len(empty) < len(SPLITS) else ["all"]
             flags = " ".join(f"--allow-empty {name}" for name in words)
@@ -266,8 +264,7 @@ class NodeTable(_Table):
                 first = start + int(both[0]) if first is None and both.size else first
                 n_both += both.size
             if n_both:
-                raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in "
-                                "both)")
+                raise DataError(f"{self.where(one)}: node {first} is in {one} and in {two} ({n_both} nodes are in both)")
 
     def _check_labels(self):
         if not 0 <= self.n_classes <= MAX_CLASSES:
@@ -384,8 +381,7 @@ class EdgeTable(_Table):
         before = 0
         for start, piece in pieces(self.indptr):
             if (at := validation.first_true(np.diff(piece, prepend=before) < 0)) is not None:
-                raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry "
-                                "before")
+                raise DataError(f"{self.where('indptr')}: entry {start + at} is {piece[at]}, less than the entry before")
             before = piece[-1]
 
     def sources_ascend(self) -> bool:

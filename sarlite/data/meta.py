@@ -123,8 +123,7 @@ def read(directory):
         raise DataError(f"{path}: schema: {schema!r}, expected {SCHEMA}{_anew(meta, directory) if schema == 1 else ''}")
     stored_hash = meta.pop("sha256", None)
     if stored_hash != meta_hash(meta):
-        raise DataError(f"{path}: sha256: {stored_hash}, but the rest of the file gives {meta_hash(meta)}: the file was "
-                        "changed")
+        raise DataError(f"{path}: sha256: {stored_hash}, but the rest of the file gives {meta_hash(meta)}: the file was changed")
     _check(path, meta)
     return meta
 

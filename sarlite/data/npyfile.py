@@ -60,8 +60,7 @@ class Stream:
     def write(self, rows):
         """Append rows to the file; memory-mapped rows are read in pieces."""
         if rows.shape[1:] != self.shape[1:] or rows.shape[0] > self._missing:
-            raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses "
-                             f"{self._missing}")
+            raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses {self._missing}")
         for _, piece in pieces(rows):
             if piece.size:
                 with writing(self.shown):

@@ -106,8 +106,7 @@ class Part:
         The parameters are those of `rows`.
         """
         target = self._target
-        features_by_type = {name: part.features(dtype, features)
-                 for name, part in self.nodes.items() if part.table.features is not None}
+        features_by_type = {name: part.features(dtype, features) for name, part in self.nodes.items() if part.table.features is not None}
         return OwnedRows(features_by_type, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:

@@ -133,8 +133,7 @@ class _Machine:
             elif name in _STEPS:
                 _STEPS[name](self, argument)
             else:
-                raise ValueError(f"it has the instruction {name}; only NumPy arrays, SciPy matrices and a dict of lists "
-                                 "are read")
+                raise ValueError(f"it has the instruction {name}; only NumPy arrays, SciPy matrices and a dict of lists are read")
         raise ValueError("it does not end")
 
     def mark(self, _):
@@ -271,8 +270,7 @@ _GLOBALS = {
     ("collections", "defaultdict"): "dict",
     ("_codecs", "encode"): "encode",
 }
-_CALLS = {"array": _new_array, "dtype": _new_dtype, "matrix": _new_matrix, "dict": _new_dict,
-          "encode": _Machine.as_bytes}
+_CALLS = {"array": _new_array, "dtype": _new_dtype, "matrix": _new_matrix, "dict": _new_dict, "encode": _Machine.as_bytes}
 _PUSH = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
          "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
          "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}

@@ -257,8 +257,7 @@ def _check_kind(spec, is_relational, relational):
     `relational` True means that the caller expects a heterogeneous graph.
     """
     if is_relational and not relational:
-        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
-                          "needed")
+        raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is needed")
     if relational and not is_relational:
         raise ConfigError(f"data set {spec!r}: a graph of one kind, but a relational graph is needed")
 

@@ -21,8 +21,7 @@ def check_form(labels: Array, task: str, where: str) -> None:
         raise DataError(f"{where}: task {task!r} is not one of {', '.join(TASKS)}")
     shape, dimensions, dtypes = _FORMS[task]
     if labels.ndim not in dimensions or labels.dtype.name not in dtypes:
-        raise DataError(f"{where}: expected {' or '.join(dtypes)} {shape}, as the task is {task}, "
-                        f"found {labels.dtype} {labels.shape}")
+        raise DataError(f"{where}: expected {' or '.join(dtypes)} {shape}, as the task is {task}, found {labels.dtype} {labels.shape}")
 
 
 def n_outputs(labels: Array, task: str) -> int | None:
@@ -69,6 +68,5 @@ def first_invalid(labels: Array, task: str, in_split: Array, n_classes: int) -> 
 def _words(label, task, n_classes, column):
     if label == {"classify": -1, "multilabel": MISSING}.get(task) or label != label:
         return f"is in a split but has no label{column} ({label})"
-    expected = {"classify": f"outside 0 <= label < {n_classes}", "multilabel": "neither 0 nor 1",
-                "regress": "not a finite number"}[task]
+    expected = {"classify": f"outside 0 <= label < {n_classes}", "multilabel": "neither 0 nor 1", "regress": "not a finite number"}[task]
     return f"has label {label}{column}, {expected}"

@@ -122,8 +122,7 @@ class MagFolder:
             while batch := list(islice(rows, n_lines)):
                 for node, row in enumerate(batch, at):
                     if len(row) != 2 or row[0].strip() != str(node) or not row[1].strip():
-                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found "
-                                        f"{','.join(row)!r}")
+                        raise DataError(f"{file}: names: line {node + 2}: expected {node} and a name, found {','.join(row)!r}")
                 yield {"name": [row[1].strip() for row in batch]}
                 at += len(batch)
         if not at:
@@ -192,8 +191,7 @@ def _relations(file, n_nodes):
     relations = []
     for line, words in _rows(file, "relations"):
         if len(words) != 3:
-            raise DataError(f"{file}: line {line}: expected source type, relation, destination type, "
-                            f"found {','.join(words)!r}")
+            raise DataError(f"{file}: line {line}: expected source type, relation, destination type, found {','.join(words)!r}")
         for name in (words[0], words[2]):
             if name not in n_nodes:
                 raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: "

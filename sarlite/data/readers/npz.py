@@ -60,8 +60,7 @@ def describe(path, workspace, options):
         for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", chunk_size):
             here = f"{path}: from row {first} on: adj"
             columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
-            weight = {} if values is None else {
-                "weight": validation.weights(f"{path}: adj_data", copied(values, a, b), b - a)}
+            weight = {} if values is None else {"weight": validation.weights(f"{path}: adj_data", copied(values, a, b), b - a)}
             yield {"source": destinations(ends) + first, "destination": columns.astype(np.int64), **weight}
 
     labels = get("labels")
@@ -166,15 +165,13 @@ def square(shape, where):
 def check_matrix(path, matrix):
     """Raise a DataError unless `matrix`, the features `attr_matrix`, is a two-dimensional array of numbers."""
     if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
-        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype "
-                        f"{matrix.dtype}")
+        raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype {matrix.dtype}")
 
 
 def check_attributes(path, shape):
     """Raise a DataError unless `shape`, the features' shape `attr_shape`, holds two numbers that are not negative."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
-        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of "
-                        "features")
+        raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of features")
 
 
 def _csr_pieces(indptr, indices, n_rows, matrix_name, chunk_size):

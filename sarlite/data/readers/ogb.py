@@ -180,8 +180,7 @@ def pairs(path):
     if "target_node_neg" in arrays:
         tails = arrays["target_node_neg"]
         if tails.ndim != 2 or len(tails) != len(links):
-            raise DataError(f"{path}: links: target_node_neg has shape {tails.shape}, expected a row for each of "
-                            f"{len(links)} links")
+            raise DataError(f"{path}: links: target_node_neg has shape {tails.shape}, expected a row for each of {len(links)} links")
         per_link = tails.shape[1]
         negatives = np.stack([np.repeat(links[:, 0], per_link), tails.reshape(-1)], 1)
     if negatives is not None:
@@ -199,8 +198,7 @@ def _links_of(path, arrays):
             raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are not pairs")
         links = np.stack(ends, 1)
     else:
-        raise DataError(f"{path}: links: expected edge, or source_node and target_node; the file has "
-                        f"{', '.join(map(str, arrays))}")
+        raise DataError(f"{path}: links: expected edge, or source_node and target_node; the file has {', '.join(map(str, arrays))}")
     _check_pairs(path, "links", links)
     return links
 
@@ -256,8 +254,7 @@ def _proteins(raw, feature_kind):
         raise ConfigError(f"features: {feature_kind!r} is not one of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
     if (at := first_true((edges < 0) | (edges >= n_nodes))) is not None:
-        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, "
-                        f"outside 0 <= id < {n_nodes}")
+        raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, outside 0 <= id < {n_nodes}")
     values = read_csv(raw / "edge-feat.csv.gz", "edge features", np.float32, n_rows=len(edges))
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float32, n_rows=n_nodes)
     species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]

@@ -97,8 +97,7 @@ def read_csr(path):
         spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
     if spare > 0:
         if spare not in (4 * m, 8 * m):
-            raise DataError(f"{path}: weights: {spare} bytes follow the node ids, "
-                            f"expected none, {4 * m} or {8 * m} for {m} edges")
+            raise DataError(f"{path}: weights: {spare} bytes follow the node ids, expected none, {4 * m} or {8 * m} for {m} edges")
         fields.append(("weights", f"<f{spare // m}", (m,)))
     indptr, indices, *weight = binary.arrays(path, offset, *fields)
     weight = _weights(path, weight[0], m) if weight else None
@@ -141,8 +140,7 @@ def read_directory(path, classes=None):
     labels, n_classes = read_labels(_matrix(path / LABELS, "labels", "<i4", n_nodes, 1)[:, 0], path / LABELS, classes)
     sets = _matrix(path / SETS, "sets", "<u4", n_nodes, 1)[:, 0]
     if (at := validation.first_true(sets > _NONE)) is not None:
-        raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, "
-                        "expected 0 (train), 1 (val), 2 (test) or 3 (none)")
+        raise DataError(f"{path / SETS}: sets: node {at} is in set {sets[at]}, expected 0 (train), 1 (val), 2 (test) or 3 (none)")
     split = (sets == place for place in range(_NONE))
     return RawGraph(destinations(graph.indptr), graph.indices, features, labels, *split, n_classes=n_classes,
                     name=path.resolve().name, edge_weight=graph.weight, edges_in=path / GRAPH)
@@ -226,8 +224,7 @@ def write_directory(path, dataset, *, overwrite=False):
     """
     path, dataset = Path(path), restored(_without_edge_features(dataset))
     if dataset.task != "classify":
-        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class per "
-                          "node")
+        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class per node")
     for name in (GRAPH, FEATURES, LABELS, SETS):
         binary.refuse_existing(path / name, overwrite)
     with writing(path):
@@ -236,8 +233,7 @@ def write_directory(path, dataset, *, overwrite=False):
     sets = np.full(dataset.n_nodes, _NONE, "<u4")
     for place, mask in enumerate((dataset.train, dataset.val, dataset.test)):
         sets[mask] = place
-    matrices = ((FEATURES, dataset.features, "<f4"), (LABELS, dataset.labels[:, None], "<i4"),
-                (SETS, sets[:, None], "<u4"))
+    matrices = ((FEATURES, dataset.features, "<f4"), (LABELS, dataset.labels[:, None], "<i4"), (SETS, sets[:, None], "<u4"))
     for name, array, dtype in matrices:
         with binary.output(path / name, overwrite) as put:
             put(np.array(array.shape, "<u4").tobytes())

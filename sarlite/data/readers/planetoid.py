@@ -43,12 +43,10 @@ def read(path: AnyPath) -> RawGraph:
     y, ty, ally = (_one_hot(files[name]) for name in ("y", "ty", "ally"))
     for labels, rows, name, other in ((y, x, "y", "x"), (ty, tx, "ty", "tx"), (ally, allx, "ally", "allx")):
         if labels.shape[0] != rows.shape[0]:
-            raise DataError(f"{files[name]}: labels: {labels.shape[0]} rows, but {files[other]} has {rows.shape[0]} of "
-                            "features")
+            raise DataError(f"{files[name]}: labels: {labels.shape[0]} rows, but {files[other]} has {rows.shape[0]} of features")
     for name, rows, whole in (("x", x, allx), ("tx", tx, allx), ("y", y, ally), ("ty", ty, ally)):
         if rows.shape[1] != whole.shape[1]:
-            raise DataError(f"{files[name]}: {rows.shape[1]} columns, but {files['all' + name[-1]]} has "
-                            f"{whole.shape[1]}")
+            raise DataError(f"{files[name]}: {rows.shape[1]} columns, but {files['all' + name[-1]]} has {whole.shape[1]}")
     test = _test_index(files["test.index"], tx.shape[0], allx.shape[0])
     n_nodes = max(allx.shape[0], int(test.max(initial=-1)) + 1)
     check_nodes(n_nodes, allx.shape[1] + ally.shape[1], files["test.index"])

@@ -59,9 +59,7 @@ def read(path, classes=None):
 def _split(types, path):
     """Return the train, val and test masks from `types`, the array `node_types` of codes 0 (none) to 3 (test)."""
     if types.ndim != 1 or types.dtype.kind not in "iu":
-        raise DataError(f"{path}: node_types: expected one whole number per node, "
-                        f"found shape {types.shape}, dtype {types.dtype}")
+        raise DataError(f"{path}: node_types: expected one whole number per node, found shape {types.shape}, dtype {types.dtype}")
     if (at := first_true((types < 0) | (types >= len(_TYPES)))) is not None:
-        raise DataError(f"{path}: node_types: node {at} has {types[at]}, "
-                        "expected 1 (train), 2 (val), 3 (test) or 0 (none)")
+        raise DataError(f"{path}: node_types: node {at} has {types[at]}, expected 1 (train), 2 (val), 3 (test) or 0 (none)")
     return tuple(types == _TYPES.index(name) for name in ("train", "val", "test"))

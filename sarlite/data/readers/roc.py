@@ -45,8 +45,7 @@ def read(path, classes=None):
             raise DataError(f"{file}: {field}: {len(array)} lines, but {graph} has {n_nodes} nodes")
     labels, n_classes = read_labels(labels, label, classes)
     split = (codes == _MASKS.index(name) for name in ("Train", "Val", "Test"))
-    return RawGraph(src, destinations(indptr), features, labels, *split, n_classes=n_classes, name=path.name,
-                    edges_in=graph)
+    return RawGraph(src, destinations(indptr), features, labels, *split, n_classes=n_classes, name=path.name, edges_in=graph)
 
 
 def _mask_codes(path):
