@@ -89,8 +89,7 @@ class RawGraph:
         nodes = {name: getattr(dataset, name) for name in names}
         return cls(np.asarray(dataset.indices), destinations(np.asarray(dataset.indptr)), **nodes)
 
-    def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
-                 provenance=None):
+    def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False, provenance=None):
         """Return the Dataset of this graph, with edges sorted by destination. `undirected`, `self_loops` and `deduplicate` add or merge
         edges, and `normalize` divides rows of features by their sum. Messages call the data `source`, and `provenance` is a dict about
         their origin.
@@ -342,8 +341,7 @@ def whole_labels(labels, where, first_row=0, what="node"):
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label per {what}, found shape "
-                        f"{labels.shape}{_SAY.format(what=what)}")
+        raise DataError(f"{where}: labels: expected one label per {what}, found shape " f"{labels.shape}{_SAY.format(what=what)}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)

@@ -128,8 +128,7 @@ def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
     nodes = {name: entry for name, *entry in schema["nodes"]}
     edges = {tuple(relation): entry for relation, *entry in schema["edges"]}
     _check_names(out, "node types", {name: name for name in nodes}, {name: name for name in dataset.nodes})
-    _check_names(out, "relations", *({relation: ".".join(relation) for relation in relations}
-                                     for relations in (edges, dataset.edges)))
+    _check_names(out, "relations", *({relation: ".".join(relation) for relation in relations} for relations in (edges, dataset.edges)))
     node_tables = [_with_columns(out, dataset.nodes[name], *entry) for name, entry in nodes.items()]
     edge_tables = [_with_columns(out, dataset.edges[name], *entry) for name, entry in edges.items()]
     selected = Dataset.of_tables(node_tables, edge_tables, dataset.target, dataset.name, dataset.source, dataset.provenance,
@@ -153,8 +152,7 @@ def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], avai
                             f"{', '.join(available.values()) or 'none'}")
     unused = [text for name, text in available.items() if name not in expected]
     if unused:
-        out.left_out.append(f"{out.data}: {name_kind} left out, as the model does not take them: "
-                            f"{', '.join(unused)}")
+        out.left_out.append(f"{out.data}: {name_kind} left out, as the model does not take them: {', '.join(unused)}")
 
 
 def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: JsonDict | None) -> AnyTable:
@@ -198,8 +196,7 @@ def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: lis
         raise DataError(f"{out.data}: {feature_label}: {n_available} columns, but the model takes {n_expected}; {unnamed} "
                         "columns have no names to match them by")
     if n_expected > 1:
-        out.by_position.append(f"{out.data}: {feature_label} are matched by position, as {unnamed} "
-                               "columns have no names")
+        out.by_position.append(f"{out.data}: {feature_label} are matched by position, as {unnamed} columns have no names")
     return table
 
 
@@ -211,8 +208,8 @@ def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTabl
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
     if name is None:
         return "in another order, or fitted on other rows"
-    texts = [str(column.get(name, "none"))[:200] for column in columns]
-    return f"column {name!r} has {texts[1]}, but the model {texts[0]}"
+    texts = [", ".join(f"{name}:{entry['transform']}" for name, entry in one.items()) or "plain numbers" for one in columns]
+    return f"of column {name!r}" if texts[0] == texts[1] else f"{texts[1]} instead of {texts[0]}"
 
 
 class SomeColumns:

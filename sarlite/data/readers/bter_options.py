@@ -9,8 +9,7 @@ from sarlite.structure import bter
 from sarlite.structure.validation import first_true
 
 
-def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
-         **options):
+def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **options):
     """Return a random graph of the BTER model, from its distributions of degrees and of clustering coefficients. The distributions are in
     the files `degrees` and `clustering`; without a file, log-normal degrees (number of `nodes`, mean `degree`, `max_degree`, exponent
     `beta`) or an exponential decay of the clustering (from `cmax`, at rate `xi`) are used.
@@ -106,8 +105,7 @@ def _counts(path):
         raise DataError(f"{path}: degrees: {pairs.min()} is below 0")
     check_nodes(nodes, 0, f"{path}: degrees")
     if pairs[:, 0].max() >= nodes:
-        raise DataError(f"{path}: degrees: the largest is {pairs[:, 0].max()}, "
-                        f"expected less than the number of nodes, {nodes}")
+        raise DataError(f"{path}: degrees: the largest is {pairs[:, 0].max()}, " f"expected less than the number of nodes, {nodes}")
     counts = np.zeros(int(pairs[:, 0].max()) + 1, np.int64)
     counts[pairs[:, 0]] = pairs[:, 1]
     return counts

@@ -3,6 +3,8 @@
 The commands `convert` and `info` print the account.
 """
 
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -49,15 +51,15 @@ def lines(account: JsonDict) -> Iterator[str]:
             yield from _column_lines(source["columns"])
         yield f"{name}: {entry['nodes']:,} nodes{_ids(entry)}, {entry['isolated']:,} without edges"
         if "alike" in entry:
-            yield f"{name}: {entry['alike']['ids']:,} ids differ only in blanks or capitals, such as {entry['alike']['example']}"
+            yield f"{name}: {entry['alike']['ids']:,} ids differ only in blanks, capitals or Unicode form: {entry['alike']['example']}"
         yield from _time_lines(name, entry)
         if entry.get("classes"):
             shown = [f"{word} {n:,}" for word, n in [*entry["classes"].items()][:_SHOWN]]
             more = len(entry["classes"]) - len(shown)
             yield f"{name}: {len(entry['classes']):,} classes: {', '.join(shown)}{f', and {more:,} more' if more else ''}"
-        alike = _alike(entry.get("classes") or {})
-        if alike:
-            yield f"{name}: {sum(map(len, alike)):,} classes differ only in blanks or capitals, such as {alike[0]}"
+        groups = _alike(entry.get("classes") or {})
+        if groups:
+            yield f"{name}: {sum(map(len, groups)):,} classes differ only in blanks, capitals or Unicode form, such as {groups[0]}"
         if "labelled" in entry:
             yield f"{name}: {entry['nodes'] - entry['labelled']:,} unlabelled; " + ", ".join(
                 f"{split} {n:,}" for split, n in entry["split"].items()) + f" ({entry['split_from']})"
@@ -72,10 +74,11 @@ def lines(account: JsonDict) -> Iterator[str]:
 
 
 def _alike(classes):
-    """Return groups of names in `classes` that differ only in blanks or capitals, such as "A" and "a "."""
+    """Return groups of names in `classes` that differ only in blanks, capitals, invisible letters or Unicode form: "A" and "a "."""
     groups: dict[str, list[str]] = {}
     for name in classes:
-        groups.setdefault(name.strip().lower(), []).append(name)
+        visible = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFC", name))
+        groups.setdefault(visible.strip().lower(), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 

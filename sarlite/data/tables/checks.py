@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sarlite.data.tables.remedies import AMOUNT, amount_remedy, query_remedy, replacement
+from sarlite.data.tables.remedies import AMOUNT, amount_remedy, query_remedy, replacement, vector_remedy
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import is_number, literal, quote
 from sarlite.errors import ConfigError, DataError, SarliteError, raise_all
@@ -13,7 +13,8 @@ from sarlite.errors import ConfigError, DataError, SarliteError, raise_all
 MISSING = ("", "nan", "null")
 """Words that mean a missing value, in small letters or capitals."""
 DOUBTFUL_WORDS = ("na", "n/a", "#n/a", "<na>", "nat", "none", "nil", "?", "-", "--", ".", "unknown", "unk", "missing",
-                  "undefined", "not available", "unlabelled", "unlabeled")
+                  "undefined", "not available", "unlabelled", "unlabeled", "\\n", "n.a.", "(null)", "(blank)", "#ref!", "#value!",
+                  "#div/0!", "#name?", "#num!", "#null!")
 """Words that may mean a missing value: labels with these words are refused unless `null` settles their meaning."""
 FLOAT32_LIMIT = 3.4028235677973366e38
 """Smallest number that float32, in which features are kept, rounds to infinity."""
@@ -148,7 +149,8 @@ def _number_remedy(table, column, use, value):
                         otherwise="convert the column first")
     kind = ("vector", "reads a list") if str(value).startswith("[") else ("onehot", "makes numbers of a category")
     transform = f"{door.feature(column, kind[0])} {kind[1]}" if use == "feature" and door.transforms else ""
-    return "; ".join(filter(None, [amount_remedy(table, column, value), words, transform]))
+    query = amount_remedy(table, column, value) or vector_remedy(table, column, value)
+    return "; ".join(filter(None, [query, words, transform]))
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -209,13 +211,15 @@ def word(table: Table, column: str) -> str:
 def list_length(table: Table, column: str) -> int:
     """Return the length of the lists of numbers in the cells of a column. Raise a DataError if the lengths differ or an entry is null."""
     name = quote(column)
-    (first,) = table.one(f"any_value(len({name}))")
+    first, most = table.one(f"any_value(len({name}))", f"max(len({name}))")
     width = first or 0
     if first == 0:
         raise DataError(f"{table.where}: column {column!r}: its lists are empty")
     check_cells(table, [CellCheck(column, f"{name} IS NULL OR len({name}) <> {width} OR list_contains(list_transform({name}, "
                                  "lambda x: x IS NULL), true)",
-                         f"lists of one length, {width}, without nulls are needed in every row")])
+                         f"lists of one length, {width}, without nulls are needed in every row", lambda value: replacement(
+                             table, column, f"list_transform(list_resize(coalesce({name}, []), {most}), lambda x: coalesce(x, 0))",
+                             f"fills all lists up to {most} numbers with 0"))])
     return int(width)
 
 
@@ -236,8 +240,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
                             "numbers or words")
     name = quote(column)
     checks = [CellCheck(column, f"{name} IS NULL OR {name} = ''" if kind == "word" else f"{name} IS NULL", "no id")]
-    has_header = not table.typed and table.columns != [str(at) for at in range(len(table.columns))]
-    if has_header and column == next(iter(table.types)) and len(table.types) > 1:
+    if table.has_header and column == next(iter(table.types)) and len(table.types) > 1:
         again = " AND ".join(f"{quote(other)} = {literal(other)}" for other in [*table.types][:_MOST_BAD])
         remedy = query_remedy(table, "SELECT *", f"WHERE {name} <> {literal(column)}", "leaves it out")
         checks.append(CellCheck(column, again, f"VALUE: the row repeats the header; {remedy}"))
@@ -260,7 +263,7 @@ def node_number(table: Table, column: str) -> str:
 # ---- splits
 
 
-SPLIT_WORDS = {"none": 0, "unlabelled": 0, "unlabeled": 0, "train": 1, "training": 1, "val": 2, "valid": 2, "validation": 2,
+SPLIT_WORDS = {"none": 0, "unlabelled": 0, "unlabeled": 0, "train": 1, "training": 1, "val": 2, "valid": 2, "validation": 2, "dev": 2,
                "test": 3, "testing": 3}
 
 
@@ -295,9 +298,9 @@ def truth(table: Table, column: str) -> tuple[str, CellCheck]:
     return (f"({value} = 1)", CellCheck(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false", remedy))
 
 
-def check_fill(fill: object) -> str | None:
-    """Return the option `fill`, the replacement of missing numbers, as "0", "mean" or None; raise a ConfigError for another value."""
+def check_fill(fill: object, where: str) -> str | None:
+    """Return `fill`, the replacement of missing numbers in the table `where`, as "0", "mean" or None; raise a ConfigError for another."""
     text = None if fill is None else str(fill)
     if text not in (None, "0", "mean"):
-        raise ConfigError(f"fill: {text!r} is not one of 0, mean")
+        raise ConfigError(f"{where}: fill: {text!r} is not one of 0, mean; [nodes.TYPE.features] names missing = \"median\" by column")
     return text

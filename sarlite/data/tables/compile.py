@@ -17,6 +17,7 @@ from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
 from sarlite.data.tables.numbering import IdColumn, NodeNumbering, alike, count_distinct, ids_in_order, largest, mapping, number_nodes
+from sarlite.data.tables.time_columns import check_units
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all
 from sarlite.structure.relational_generator import reverse
@@ -65,8 +66,7 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
                              drop_edge_values)
         nodes, edges = compiler.run(partial(compiler.tables, changes))
     about = {**about, "provenance": {**about["provenance"], "tables": compiler.account}}
-    return Dataset.of_tables(nodes, edges, description.target if description.relational else NODE, description.name,
-                             **about)
+    return Dataset.of_tables(nodes, edges, description.target if description.relational else NODE, description.name, **about)
 
 
 def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
@@ -164,6 +164,10 @@ class _Compiler:
         self._check_unused({name: np.count_nonzero(~nodes) for name, nodes in touched.items()})
         self._tell("read the nodes")
         node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
+        nodes, edges = self.account["nodes"], self.account["edges"]
+        timed = [(one.listing.table, one.source.time, nodes[name]) for name, one in self._nodes.items() if one.source.time]
+        timed += [(one.table, one.source.time, edges[".".join(one.source.relation)]) for one in self._edges if one.source.time]
+        check_units([(table, name, entry["times"]) for table, name, entry in timed if "first" in entry["times"]])
         outside = [line for one in (*self._nodes.values(), *self._edges) for line in one.outside]
         self.account |= {"outside": outside} if outside else {}
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
@@ -241,8 +245,7 @@ class _Compiler:
             similar = alike(self._connection, numbering)
             entries |= {"alike": similar} if similar else {}
             entries["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
-        self.account["nodes"][node_type] = {"nodes": numbering.n_nodes, **entries,
-                                            "isolated": int(np.count_nonzero(~has_edges))}
+        self.account["nodes"][node_type] = {"nodes": numbering.n_nodes, **entries, "isolated": int(np.count_nonzero(~has_edges))}
         shown = node_type if self._description.relational else NODE
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
@@ -263,17 +266,14 @@ class _Compiler:
             self._tell(f"sort {'.'.join(name)}")
             sizes = [numberings[end].n_nodes for end in (relation[::-2] if back else relation[::2])]
             counters = Counters(has_edges[relation[0]], has_edges[relation[2]], relation[0] == relation[2])
-            arrays = edges.sorted(*sizes, back, relational, self._space(f"edges.{relation_index}.{int(back)}"),
-                                  None if back else counters)
+            arrays = edges.sorted(*sizes, back, relational, self._space(f"edges.{relation_index}.{int(back)}"), None if back else counters)
             if not back:
                 self.account["edges"][".".join(relation)] = {
                     "source": columns.account(), "edges": len(arrays["indices"]), "self_edges": counters.self_edges,
                     "duplicates": counters.duplicates, "negative_weights": counters.negative_weights, "changes": notes}
                 if "edge_time" in arrays:
-                    self.account["edges"][".".join(relation)]["times"] = accounts.times_shown(arrays["edge_time"],
-                                                                                              columns.time_kind)
-            yield EdgeTable(name, sizes[0], **arrays, source=self._source, time_kind=columns.time_kind,
-                            **columns.feature_fields)
+                    self.account["edges"][".".join(relation)]["times"] = accounts.times_shown(arrays["edge_time"], columns.time_kind)
+            yield EdgeTable(name, sizes[0], **arrays, source=self._source, time_kind=columns.time_kind, **columns.feature_fields)
         edges.drop()
 
     def _space(self, name):

@@ -15,6 +15,7 @@ from sarlite.data.tables.doors import MAPPING, SPEC, TOML, Door
 from sarlite.data.tables.sources import Query
 from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all, reading, regular
+from sarlite.structure.relational_generator import reverse
 from sarlite.types import DType, JsonDict
 from sarlite.types import Path as AnyPath
 
@@ -266,8 +267,7 @@ def _source(options, base, message_start):
     if len(named) > 1:
         raise ConfigError(f"{message_start}: {named[0]} and {named[1]} exclude each other: pass one of the two")
     database = options.get("database")
-    if database is not None and not named[:1] or named == ["table"] and database is None or (
-            named == ["file"] and database is not None):
+    if database is not None and not named[:1] or named == ["table"] and database is None or (named == ["file"] and database is not None):
         raise ConfigError(f"{message_start}: database: a file of SQLite or the URL of PostgreSQL needs table= or query= beside it")
     if not named:
         return None
@@ -320,6 +320,13 @@ def _checked(content, message_start):
         with collecting(errors):
             _check_edges(edges, content["nodes"], f"{message_start}: edges {at}")
     raise_all(errors)
+    described: dict[Relation, int] = {}
+    for at, edges in enumerate(content["edges"]):
+        relation = tuple(edges["relation"])
+        for name in (relation, *([reverse(relation)] if edges.get("reverse", True) else [])):
+            if described.setdefault(name, at) != at:
+                raise ConfigError(f"{message_start}: edges {at}: relation {'.'.join(name)} is one of edges {described[name]}, too: "
+                                  "reverse = false adds no reverse; a glob, or a query with UNION ALL, reads several tables as one")
     labelled = [name for name, nodes in content["nodes"].items() if nodes.get("labels") or nodes.get("label")]
     target = content.get("target") or (labelled or [*content["nodes"]])[0]
     if len(labelled) > 1 or target not in content["nodes"] or labelled not in ([], [target]):

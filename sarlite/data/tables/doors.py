@@ -37,7 +37,7 @@ class Door(NamedTuple):
         if self.options is not None and name not in self.options:
             return ""
         shown = self.quoted.format(value) if isinstance(value, str) else str(value)
-        return self.pattern.format(name="count" if name == "nodes" and self is not SPEC else name,
+        return self.pattern.format(name="count" if name == "nodes" and self.pattern != SPEC.pattern else name,
                                    value=shown.lower() if isinstance(value, bool) and self is not MAPPING else shown)
 
     def feature(self, column: str, transform: str) -> str:
@@ -58,6 +58,8 @@ class Door(NamedTuple):
 _MISSING = 'features = {{ "{column}" = {{ transform = "{transform}", missing = "{value}" }} }}'
 SPEC = Door("{name}={value}", "{}", None, "features={column}:{value}", f"{_MISSING} in a TOML file")
 """Options of `edges:FILE,...`."""
+EDGES_SPEC = SPEC._replace(transforms="edge_features={column}:{value}")
+"""Options of `edges:FILE,...` that are about the edges."""
 TOML = Door("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}', _MISSING)
 """Keys of a TOML file."""
 MAPPING = Door('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}',

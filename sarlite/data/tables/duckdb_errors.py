@@ -44,8 +44,7 @@ def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
         raise
 
 
-_COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
-                    re.DOTALL)
+_COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL)
 _NOT_UTF8 = "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16; iconv -f WINDOWS-1252 -t UTF-8 converts text of Excel"
 _QUOTE = "a quote is not closed, or letters follow a closing quote; inside quotes, a quote is written twice"
 _JSON = re.compile(r"JSON.*? in file .*? in (?:line|record/value) (\d+): (.*)")
@@ -72,9 +71,9 @@ def plain_message(text):
         if "quote" in why or "unterminated quote" in text:
             return f"line {line}: {_QUOTE}: {shown[:200]}"
         return f"line {line}: {why.strip().rstrip('.')}: {shown[:200]}"
-    match = _JSON.search(text)
+    match = _JSON.search(text)  # if the JSON is malformed, DuckDB counts one record too many
     if match:
-        return f"line {match[1]}: no JSON that can be read: {match[2].strip().rstrip('.')}"
+        return f"record {int(match[1]) - ('Malformed' in text)}: no JSON that can be read: {match[2].strip().rstrip('.')}"
     if "utf-8" in text.lower() or "unicode" in text.lower():
         return _NOT_UTF8
     if "Parallel CSV Reader" in text or "line size" in text.lower():

@@ -13,7 +13,8 @@ from sarlite.data.tables.checks import FLOAT32_LIMIT, CellCheck, cell, check_cel
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import VALUE, features_wanted, filled_number, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
-from sarlite.data.tables.numbering import IdColumn, NodeNumbering
+from sarlite.data.tables.numbering import FOLDED, IdColumn, NodeNumbering
+from sarlite.data.tables.remedies import query_remedy, trimmed
 from sarlite.data.tables.sources import unnamed
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import ENDS, literal, quote
@@ -24,7 +25,7 @@ from sarlite.structure.edges import index_dtype
 from sarlite.types import Array, DType, JsonDict
 
 _LOW = np.uint64(2**32 - 1)
-_PLAIN = "regexp_replace(regexp_replace(lower(trim({})), '^0+([0-9])', '\\1'), '[.]0+$', '')"  # without blanks, capitals and outer zeros
+_PLAIN = f"regexp_replace(regexp_replace({FOLDED}, '^0+([0-9])', '\\1'), '[.]0+$', '')"  # also without outer zeros
 
 
 class EdgeColumns:
@@ -61,7 +62,7 @@ class EdgeColumns:
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
         src, dst = self._names
         self.ends = IdColumn(self.table, src), IdColumn(self.table, dst)
-        self._wanted, self._fill = wanted, check_fill(source.fill)
+        self._wanted, self._fill = wanted, check_fill(source.fill, source.where)
         self.feature_fields: JsonDict = {}
         self.outside: list[str] = []
         self.values, self.width = dict[str, str](), 0
@@ -186,8 +187,7 @@ class NumberedEdges:
         values = [f"{expression} AS {value}" for value, expression in columns.values.items()]
         inner = ", ".join(["rowid AS row", *ends, *values])
         outer = ", ".join(["t.row", f"{shown[0]} AS src", f"{shown[1]} AS dst", *(f"t.{name}" for name in self._values)])
-        self._run(f"CREATE TEMP {self._kind} {name} AS SELECT {outer} FROM (SELECT {inner} FROM {table.name}) t "
-                  f"{' '.join(joins)}")
+        self._run(f"CREATE TEMP {self._kind} {name} AS SELECT {outer} FROM (SELECT {inner} FROM {table.name}) t {' '.join(joins)}")
         if self._kind == "TABLE":
             self._check()
 
@@ -224,11 +224,13 @@ class NumberedEdges:
                 value = table.value(quote(column), row)
                 similar = self._run(f"SELECT id FROM {numbering.table} WHERE {_PLAIN.format('CAST(id AS VARCHAR)')} = "
                                     f"{_PLAIN.format(literal(str(value)))} LIMIT 1").fetchone()
-                but = f", but {similar[0]!r} is" if similar else ""
+                but = f", but {similar[0]!a} is" if similar else ""
                 blanks = ", with its blanks," if isinstance(value, str) and value != value.strip() else ""
                 more = f" ({n:,} such rows)" if n > 1 else ""
-                errors.append(DataError(f"{cell(table, row, column)}: {value!r}{blanks} is not in {numbering.listed_in}{but}{more}; "
-                                        f"{remedy}"))
+                trim = f"{trimmed(table, column)}; " if similar and blanks else ""
+                shown = ascii(value) if similar else repr(value)
+                errors.append(DataError(f"{cell(table, row, column)}: {shown}{blanks} is not in {numbering.listed_in}{but}{more}; "
+                                        f"{trim}{remedy}"))
         return errors
 
     def change(self, n_nodes: int) -> dict[str, int]:
@@ -275,10 +277,16 @@ class NumberedEdges:
                           f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
         if rows:
             first, second = (row % n_table_rows for row in rows)
-            door = self._columns.source.reading.door
-            remedy = "leave them out (drop_edge_values)" if door.options is None else "name no weight and no features"
+            source, door = self._columns.source, self._columns.source.reading.door
+            remedy = ""
+            if values == ["weight"]:
+                src, dst, weight = (quote(name) for name in (*(end.column for end in self._columns.ends), source.weight))
+                ends = f"least({src}, {dst}) AS {src}, greatest({src}, {dst}) AS {dst}" if self._changes["undirected"] else f"{src}, {dst}"
+                remedy = query_remedy(self._columns.table, f"SELECT {ends}, sum(CAST({weight} AS DOUBLE)) AS {weight}", "GROUP BY ALL",
+                                      "adds the weights; or ")
+            remedy += "leave them out (drop_edge_values)" if door.options is None else "name no weight and no features"
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
-                              f"values, so the edges cannot be joined; make the values equal, or {remedy}")
+                              f"values, so the edges cannot be joined; make the values equal: {remedy}")
 
     def sorted(self, n_sources: int, n_destinations: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
@@ -305,8 +313,7 @@ class NumberedEdges:
         if self._columns.width:
             forms["edge_features"] = np.float32, (self._columns.width,)
         stream = _Stream(self._connection, self._name, self._values, forms, reverse_edges, counters, self._check)
-        dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
-                  **{name: dtype for name, (dtype, _) in stream.columns.items()}}
+        dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources), **{name: dtype for name, (dtype, _) in stream.columns.items()}}
         outs = {name: workspace.spool(name, dtype) for name, dtype in dtypes.items()}
         for ends, _, src, columns in csr(stream, n_destinations, n_sources):
             for name, rows in {"indptr": ends, "indices": src, **columns}.items():

@@ -54,8 +54,7 @@ def read_relations(edges: Mapping[Relation, object], src_column: str, dst_column
     edges with an unlisted node.
     """
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
-        raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
-                          "and by type")
+        raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) and by type")
     for relation in edges:
         check_relation(relation)
     described = Description(

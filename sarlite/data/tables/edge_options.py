@@ -13,7 +13,7 @@ from sarlite.data.mapped import fresh
 from sarlite.data.names import lines
 from sarlite.data.raw import existing, masks
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource, features_of, node_source, reading_of
-from sarlite.data.tables.doors import SPEC
+from sarlite.data.tables.doors import EDGES_SPEC, SPEC
 from sarlite.data.tables.memory_tables import Named, Pieces
 from sarlite.errors import ConfigError, DataError
 from sarlite.types import Path as AnyPath
@@ -47,7 +47,7 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
     edges = EdgeSource(
         RELATION, _pairs(path), "edges", options.get("src"), options.get("dst"), options.get("weight"),
         features_of(options.get("edge_features")) or {}, options.get("fill"), False,
-        options.get("on_unknown", "refuse"), reading_of(options), time=options.get("time"))
+        options.get("on_unknown", "refuse"), reading_of(options, EDGES_SPEC), time=options.get("time"))
     return Description({_NODE: source}, [edges], _NODE, Path(path).name.partition(".")[0] or "tables")
 
 
@@ -65,8 +65,7 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
     """
     ids = check_options(options)
     names, nodes = options.get("names"), options.get("nodes")
-    rows = {field: existing(options[field]) for field in ("features", "labels", "split")
-            if options.get(field) is not None}
+    rows = {field: existing(options[field]) for field in ("features", "labels", "split") if options.get(field) is not None}
     if names not in (None, "edges"):
         names = existing(names)
         rows["names"] = names if names.suffix == ".parquet" else Pieces(str(names), _listed(names))
@@ -107,8 +106,7 @@ def _pairs(path):
         return path
     pairs = npyfile.load(existing(path), "edges", "iu")
     if pairs.shape == (2, 2):
-        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: "
-                        "write them as text")
+        raise DataError(f"{path}: edges: shape (2, 2) is two edges by rows or by columns, and nothing says which: write them as text")
     if pairs.size == 0:
         pairs = np.empty((0, 2), np.int64)
     if pairs.ndim != 2 or 2 not in pairs.shape:

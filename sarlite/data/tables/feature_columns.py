@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.data.tables.checks import check_cells, check_fill, is_missing, number, number_checks
+from sarlite.data.tables.checks import CellCheck, check_cells, check_fill, is_missing, number, number_checks
 from sarlite.data.tables.description import Transform
+from sarlite.data.tables.remedies import vector_remedy
 from sarlite.data.tables.sources import Table, new_name
 from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.time_columns import date_check
@@ -55,7 +57,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
     where : str
         Name of the columns in messages.
     """
-    if check_fill(fill) is None and all(transform == "number" for transform in (columns or {}).values()):
+    if check_fill(fill, where) is None and all(transform == "number" for transform in (columns or {}).values()):
         return None
     wanted = {name: Feature.parse(transform, f"{where}: {name}") for name, transform in (columns or {}).items()}
     missing = () if fill is None else (str(fill),)
@@ -92,10 +94,12 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     view, door = _typed_view(table, wanted, numeric, values), table.reading.door
     if stored is not None:
         fitted = Fitted.from_json(stored, table.where)
-        for name, feature in wanted.items():
-            if fitted.features.get(name) != feature:
-                raise ConfigError(f"{table.where}: column {name!r}: the transform is {feature}, but the model's is "
-                                  f"{fitted.features.get(name, 'none')}")
+        odd = [name for name, feature in wanted.items() if fitted.features.get(name) != feature]
+        if odd:
+            asked, model = ({name: str(feature) for name, feature in features.items()} for features in (wanted, fitted.features))
+            raise ConfigError(f"{table.where}: column {odd[0]!r}: the transform is {asked[odd[0]]}, but the model's features are "
+                              + ", ".join(f"{name}:{text}" for name, text in model.items()))
+        door = door._replace(options=frozenset(), missing="")  # the model decides what becomes of a missing value
     else:
         fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, door)
     expressions = fitted.expressions(table.connection, view.name, table.where, numeric, door)
@@ -103,12 +107,12 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     return FeatureColumns(view, expressions, fitted, outside)
 
 
-def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
-    """Raise one error about all columns of `table` with cells that the transforms `wanted` cannot read."""
+def check_features(table: Table, wanted: Mapping[str, Feature], stored: JsonDict | None) -> None:
+    """Raise one error about all columns of `table` with cells that the transforms `wanted`, or those in `stored`, cannot read."""
     errors: list[SarliteError] = []
-    for name, feature in wanted.items():
+    for features in [{name: feature} for name, feature in wanted.items()] if stored is None else [wanted]:
         with collecting(errors):
-            make_features(table, {name: feature}, None)
+            make_features(table, features, None, stored)
     raise_all(errors)
 
 
@@ -133,7 +137,10 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
     columns `wanted` are NULL. `values`, {name: SQL expression}, become further columns.
     """
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
-    check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates)])
+    lists = [name for name, feature in wanted.items() if feature.transform == "vector" and table.types[name] == "word"]
+    check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates), *(
+        CellCheck(name, f"NOT {is_missing(table, name)} AND TRY_CAST({quote(name)} AS DOUBLE[]) IS NULL", "VALUE is no list of numbers",
+                  partial(vector_remedy, table, name)) for name in lists)])
     columns = [f"{expression} AS {quote(f'{VALUE}{name}')}" for name, expression in values.items()]
     for name in table.types:
         expression = quote(name)
@@ -143,8 +150,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
             expression = f"CASE WHEN {is_missing(table, name)} THEN NULL ELSE {expression} END"
         columns.append(f"{expression} AS {quote(name)}")
     view = new_name("features")
-    table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, {', '.join(columns)} "
-                             f"FROM {table.name}")
+    table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, {', '.join(columns)} FROM {table.name}")
     return dataclasses.replace(table, name=view, types={**table.types, **dict.fromkeys(numeric, "float")})
 
 

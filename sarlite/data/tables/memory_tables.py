@@ -77,8 +77,7 @@ def _reader(source, source_name):
         pieces = iter(source.pieces)
         first = _arrow_columns(next(pieces).items(), source_name)
         rest = (_arrow_columns(piece.items(), source_name).cast(first.schema).to_batches() for piece in pieces)
-        return arrow.RecordBatchReader.from_batches(
-            first.schema, (batch for batches in (first.to_batches(), *rest) for batch in batches))
+        return arrow.RecordBatchReader.from_batches(first.schema, (batch for batches in (first.to_batches(), *rest) for batch in batches))
     if isinstance(source, Mapping):
         return _arrow_columns(source.items(), source_name).to_reader()
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
@@ -194,8 +193,12 @@ def _arrow_array(arrow, column, column_name):
     kind = getattr(getattr(values, "dtype", None), "kind", "O")
     if kind in "TUS":
         values = np.asarray(values).astype(object)
+    elif isinstance(values, np.ndarray):
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         array = arrow.array(values, from_pandas=True, mask=mask)
+        if arrow.types.is_date(array.type) and kind == "O" and any(_kind(cell) not in (None, "date") for cell in values):
+            raise arrow.ArrowInvalid  # pyarrow cuts the clock of a timestamp that stands below a date
         return array.combine_chunks() if isinstance(array, arrow.ChunkedArray) else array
     except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
         cells = list(values)
@@ -231,5 +234,4 @@ def npy_columns(path):
     array = npyfile.load(path, "table", "biufUS")
     if array.ndim not in (1, 2):
         raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")
-    return {"0": array} if array.ndim == 1 else {str(at): np.ascontiguousarray(column) for at, column
-                                                 in enumerate(array.T)}
+    return {"0": array} if array.ndim == 1 else {str(at): np.ascontiguousarray(column) for at, column in enumerate(array.T)}

@@ -13,15 +13,16 @@ from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.raw import strata
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import check_cells, id_checks, node_number, number_checks, numeric_columns, split_code, truth
+from sarlite.data.tables.checks import cell, check_cells, id_checks, node_number, number_checks, numeric_columns, split_code, truth
 from sarlite.data.tables.description import NodeSource
 from sarlite.data.tables.feature_columns import check_features, features_wanted, make_features
 from sarlite.data.tables.labels import check_labels, other_tasks, read_labels
 from sarlite.data.tables.number_columns import column_names, matrix, numbers
 from sarlite.data.tables.numbering import IdColumn
+from sarlite.data.tables.remedies import replacement
 from sarlite.data.tables.sources import Table, unnamed
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.data.tables.text_form import Reading
+from sarlite.data.tables.text_form import Reading, quote
 from sarlite.data.tables.time_columns import time_column
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
@@ -132,7 +133,7 @@ class NodeColumns:
         if wanted is None:
             check_cells(self._table, number_checks(self._table, self._features))
         else:
-            check_features(self._table, wanted)
+            check_features(self._table, wanted, self.source.transforms)
 
     def _features_wanted(self, columns):
         source = self.source
@@ -148,8 +149,7 @@ class NodeColumns:
         tables = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
         return {name: (one.where, one.n_rows) for name, one in tables.items()}
 
-    def rows(self, n_nodes: int, workspace: Workspace, target: bool,
-             ones: bool) -> tuple[JsonDict, JsonDict]:
+    def rows(self, n_nodes: int, workspace: Workspace, target: bool, ones: bool) -> tuple[JsonDict, JsonDict]:
         """Return (dict of fields for `NodeTable`, dict on the use of columns) for `n_nodes` nodes. `target` True adds labels and splits,
         `ones` True adds one feature that is 1 if there are no features, and `workspace` holds the arrays.
 
@@ -197,6 +197,11 @@ class NodeColumns:
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
                  "class_names": labels.class_names}
         splits, split_from = self._splits(labels.labels, workspace, table.where)
+        in_split = np.logical_or.reduce([*splits.values()]) & ~np.asarray(labelled(labels.labels, fields["task"]))
+        if table is self._table and source.split and in_split.any():
+            column, label, at = quote(source.split), quote(columns[0]), int(np.argmax(in_split))
+            none = replacement(table, source.split, f"CASE WHEN {label} IS NOT NULL THEN {column} END", "leaves such nodes in no split")
+            raise DataError(f"{cell(table, at, columns[0])}: no label, but column {source.split!r} has a split; {none}")
         entries = {"classes": labels.counts, "split_from": split_from,
                 "labelled": int(np.count_nonzero(labelled(labels.labels, fields["task"]))),
                 "split": {name: int(np.count_nonzero(mask)) for name, mask in splits.items()}}
@@ -262,15 +267,11 @@ class NodeColumns:
 
     def _masks(self, table):
         """Return {split: mask} from the table's columns of true and false."""
-        masks = {}
-        for name in SPLITS:
-            if name not in self.source.masks:
-                masks[name] = np.zeros(table.n_rows, bool)
-                continue
-            value, check = truth(table, self.source.masks[name])
+        masks = {name: np.zeros(table.n_rows, bool) for name in SPLITS}
+        for name, column in self.source.masks.items():
+            value, check = truth(table, column)
             check_cells(table, [check])
-            masks[name] = np.concatenate([np.empty(0, bool), *(one.to_numpy(zero_copy_only=False)
-                                                               for (one,) in table.batches(value))]).astype(bool)
+            masks[name] = np.concatenate([np.empty(0, bool), *(np.asarray(one) for (one,) in table.batches(value))])
         return masks
 
     def _accounts(self):
@@ -296,8 +297,7 @@ def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
     """Return {field: array} of the labels (-1) and empty splits of n nodes without labels."""
     steps = [min(workspace.at_once(), n - at) for at in range(0, n, workspace.at_once())] or [0]
     fill = {"labels": np.int64(-1), **dict.fromkeys(SPLITS, np.bool_(False))}
-    return {"n_classes": 0, **{name: workspace.array(name, (np.full(rows, value) for rows in steps))
-                               for name, value in fill.items()}}
+    return {"n_classes": 0, **{name: workspace.array(name, (np.full(rows, value) for rows in steps)) for name, value in fill.items()}}
 
 
 def _named_columns(names):

@@ -4,15 +4,17 @@ Words are compared as words and whole numbers as numbers.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.data.names import digests
-from sarlite.data.tables.checks import CellCheck, cell, check_cells, id_checks, node_number
+from sarlite.data.tables.checks import DOUBTFUL_WORDS, MISSING, CellCheck, cell, check_cells, id_checks, node_number
+from sarlite.data.tables.remedies import left_out, query_remedy, trimmed
 from sarlite.data.tables.sources import Table, batches, new_name
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.workspace import Workspace
 from sarlite.errors import DataError, import_optional
 from sarlite.structure.validation import first_true
@@ -20,6 +22,9 @@ from sarlite.types import Array, JsonDict
 
 _FITS_BIGINT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _HASH = "hash({})"  # joining by hash is faster for words; correct if all ids are listed and their hashes are distinct
+FOLDED = ("lower(trim(CASE WHEN strlen({0}) = length({0}) THEN {0} ELSE "  # of ASCII letters; bytes and letters
+          "nfc_normalize(regexp_replace({0}, '[\u00ad\u200b-\u200f\u2060\ufeff]', '', 'g')) END))")
+"""SQL of an id without blanks, invisible letters, capitals, and differences between Unicode forms."""
 _CANONICAL = "'0|-?[1-9][0-9]{0,18}'"  # of a whole number in words, which the same digits in Parquet equal
 
 
@@ -95,11 +100,10 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
         check_cells(table, [check for column in of_table for check in id_checks(table, column)])
     if listing is None and not ids_are_names and (n_nodes is not None or _are_numbers(node_type, ends)):
         for end in ends:
-            check_cells(end.table, [CellCheck(end.column, f"{node_number(end.table, end.column)} IS NULL", _no_number(end.table))])
+            check_cells(end.table, [_no_number(end.table, end.column)])
         return None
     id_type = _id_type(node_type, columns)
-    numbering = NodeNumbering(0, id_type, new_name("ids"), f"{listing.table.where}, column {listing.column!r}" if listing
-                     else None)
+    numbering = NodeNumbering(0, id_type, new_name("ids"), f"{listing.table.where}, column {listing.column!r}" if listing else None)
     connection = columns[0].table.connection
     if listing:
         connection.execute(f"CREATE TEMP TABLE {numbering.table} AS SELECT {numbering.typed(quote(listing.column))} AS id, "
@@ -109,8 +113,22 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
     every = " UNION ALL ".join(f"SELECT {numbering.typed(quote(column))} AS id FROM {table.name}" for table, column in ends)
     connection.execute(f"CREATE TEMP TABLE {numbering.table} AS SELECT id, CAST(row_number() OVER (ORDER BY id) - 1 AS "
                        f"UINTEGER) AS n FROM (SELECT DISTINCT id FROM ({every}))")
+    _refuse_doubtful(connection, numbering, ends)
     n, n_hashes = connection.execute(f"SELECT count(*), count(DISTINCT {_HASH.format('id')}) FROM {numbering.table}").fetchone()
     return numbering._replace(n_nodes=n, form=_HASH if id_type == "VARCHAR" and n_hashes == n else "{}")
+
+
+def _refuse_doubtful(connection, numbering, ends):
+    """Raise a DataError for an end such as "NA" or "nan", which may be a name or no id, unless `null` has other words alone."""
+    words = ", ".join(map(literal, (*MISSING, *DOUBTFUL_WORDS)))
+    sql = f"SELECT id FROM {numbering.table} WHERE lower(trim(id)) IN ({words}) ORDER BY id"
+    ids = [word for (word,) in connection.execute(sql).fetchall()] if numbering.id_type == "VARCHAR" else []
+    for table, column in ends if ids else ():
+        odd = [word for word in ids if table.reading.null is None or word in table.reading.null]
+        other = next((word for word in MISSING[1:] if word not in ids), "none")
+        named = table.reading.door.remedy(("null", other, "says that it is a name"), otherwise="a table of nodes with this name settles it")
+        check_cells(table, [CellCheck(column, f"{quote(column)} = {literal(word)}", f"VALUE may be a name or no id: {named}",
+                                      partial(left_out, table, column)) for word in odd])
 
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
@@ -120,10 +138,12 @@ def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
 
 
 def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
-    """Return {"ids": number of ids that differ from another id only in blanks or capitals, "example": two of them}; None if no ids do."""
+    """Return {"ids": number of ids that differ from another id only in blanks, capitals or Unicode form, "example": two of them}; None
+    if there are none.
+    """
     if numbering.id_type != "VARCHAR":
         return None
-    folded = "lower(trim(id))"
+    folded = FOLDED.format("id")
     n, n_folded = connection.execute(f"SELECT count(*), count(DISTINCT {_HASH.format(folded)}) FROM {numbering.table}").fetchone()
     if n == n_folded:
         return None
@@ -194,15 +214,16 @@ def _are_numbers(node_type, ends):
     few_words = 2 * numbers >= total
     for table, column, n_whole in counted:
         if n_whole < table.n_rows if few_words else n_whole:
-            condition = f"{node_number(table, column)} IS {'' if few_words else 'NOT '}NULL"
-            why = _no_number(table) if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; "
-                                                      f"{_all_names(table)}")
-            check_cells(table, [CellCheck(column, condition, why)])
+            why = f"VALUE is a number, but other ids of type {node_type!r} are words; {_all_names(table)}"
+            check_cells(table, [_no_number(table, column) if few_words else
+                                CellCheck(column, f"{node_number(table, column)} IS NOT NULL", why)])
     return few_words
 
 
-def _no_number(table):
-    return f"VALUE is not a node number, but other ids are; {_all_names(table)}"
+def _no_number(table, column):
+    """Return the check that refuses an end of an edge that is not a node number."""
+    return CellCheck(column, f"{node_number(table, column)} IS NULL", "VALUE is not a node number, but other ids are", lambda value: (
+        trimmed(table, column) if str(value) != str(value).strip() else _all_names(table)))
 
 
 def _all_names(table):
@@ -220,8 +241,7 @@ def _id_type(node_type, id_columns):
     if some of `id_columns` hold words and others whole numbers.
     """
     kinds = {column.kind for column in id_columns if column.table.n_rows}
-    words = next((column for column in id_columns if column.kind == "word" and column.table.typed and
-                  column.table.n_rows), None)
+    words = next((column for column in id_columns if column.kind == "word" and column.table.typed and column.table.n_rows), None)
     numbers = next((column for column in id_columns if column.kind == "whole" and column.table.n_rows), None)
     if words and numbers:
         raise DataError(f"{words.table.where}: column {words.column!r} has words, but {numbers.table.where}: column "
@@ -248,4 +268,6 @@ def _refuse_twice(connection, numbering, listing):
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:
         first, again, shown = twice
-        raise DataError(f"{cell(listing.table, again, listing.column)}: {shown!r} is the id of row {first}, too")
+        name = quote(listing.column)
+        remedy = query_remedy(listing.table, f"SELECT DISTINCT ON ({name}) *", "ORDER BY ALL", "keeps one row of each id, the least")
+        raise DataError(f"{cell(listing.table, again, listing.column)}: {shown!r} is the id of row {first}, too; {remedy}")

@@ -31,7 +31,9 @@ SQLITE = (".sqlite", ".sqlite3", ".db")
 _PACKED = "text may be compressed as .gz or .zst; unpack the file first"
 _OTHERS = {**dict.fromkeys((".bz2", ".xz", ".zip", ".7z", ".tar", ".tgz"), _PACKED),
            **dict.fromkeys((".xlsx", ".xls", ".pkl", ".pickle", ".h5", ".hdf5", ".sas7bdat", ".dta"),
-                           "no table that is read; pandas reads the file, and to_parquet writes a table")}
+                           "no table that is read; pandas reads the file, and to_parquet writes a table"),
+           **dict.fromkeys((".graphml", ".gexf", ".gml", ".net"),
+                           "a graph and no table; networkx reads the file, and to_pandas_edgelist makes a table of edges")}
 _VECTOR = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN)\[\d*\]$")
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _NUMBERS = itertools.count()
@@ -42,8 +44,7 @@ _LIBRARIES = 144 << 20  # bytes that DuckDB and pyarrow take beside DuckDB's lim
 _OVERSHOOT = 1.3  # largest measured ratio of DuckDB's resident memory to its limit, while 10^7 words are numbered
 _PER_THREAD = 256 << 20
 _WORDS_OF_JSON = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "UUID")
-_WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
-                    "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
+_WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
 
 
 class Query(NamedTuple):
@@ -94,6 +95,11 @@ class Table:
     columns: list[str]
     reading: Reading = field(default_factory=Reading)
     n_rows: int = 0
+
+    @property
+    def has_header(self) -> bool:
+        """True if the source is text whose first line names the columns."""
+        return not self.typed and self.columns != [str(at) for at in range(len(self.columns))]
 
     def value(self, expression: str, row: int) -> Any:
         """Return the value of an SQL expression over the columns in the row with number `row`."""
@@ -202,12 +208,15 @@ def read(connection: Connection, source: object, reading_: Reading, required: Se
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
         connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {relation}")
         types = {name: str(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
-        raise_all([DataError(f"{where}: column {name!r}: values of several kinds; convert the column to one kind first")
-                   for name, type_ in types.items() if type_ == "JSON"])
-        for name in (name for name, type_ in types.items() if type_ == "UUID"):
+        mixed = [name for name, type_ in types.items() if type_ == "JSON"]
+        counted = ["count(*)", *(f"count({quote(name)})" for name in mixed)]
+        n_rows, *counts = connection.execute(f"SELECT {', '.join(counted)} FROM {table}").fetchone()
+        raise_all([DataError(f"{where}: column {name!r}: values of several kinds; query = '''SELECT * REPLACE ({quote(name)} ->> '$' AS "
+                             f"{quote(name)}) FROM {literal(where)} ''' in a TOML file, in place of file, reads them as words")
+                   for name, n in zip(mixed, counts) if n])
+        for name in (name for name, type_ in types.items() if type_ in ("UUID", "JSON")):
             connection.execute(f"ALTER TABLE {table} ALTER {quote(name)} TYPE VARCHAR")
         kinds = {name: kind_of(type_) for name, type_ in types.items()}
-        (n_rows,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     return Table(connection, table, where, kinds, typed, names, reading_, n_rows)
 
 
@@ -238,15 +247,12 @@ def unnamed(name: str) -> bool:
 
 def _check_names(source_name, names):
     """Raise a DataError if two columns have the same name, or names that differ only in capitals."""
-    twice = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(set(names)) < len(
-        names) else None
-    if twice is not None:
-        raise DataError(f"{source_name}: two columns are named {twice!r}")
-    folded = {}
-    for name in names:
+    folded: dict[str, str] = {}
+    for at, name in enumerate(names):
         other = folded.setdefault(name.lower(), name)
-        if other != name:
-            raise DataError(f"{source_name}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
+        if len(folded) <= at:
+            raise DataError(f"{source_name}: two columns are named {name!r}" if other == name else
+                            f"{source_name}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
 
 
 def _relation(connection, source, reading_options, required_columns, source_name, exit_stack):
@@ -260,7 +266,9 @@ def _relation(connection, source, reading_options, required_columns, source_name
         return _registered(connection, arrow_reader(source, source_name), exit_stack)
     path = str(source)
     files = [_utf8_path(name, exit_stack) for name in _files(path)]
-    suffix = Path(files[0]).suffix
+    suffix, inner = Path(files[0]).suffix.lower(), Path(files[0]).with_suffix("").suffix.lower()
+    sizes = [text_bytes(name) for name in files]  # raises for a damaged compressed file
+    suffix = inner if suffix in (".gz", ".zst") and inner in JSON else suffix
     if suffix == ".npy":
         return _registered(connection, arrow_reader(npy_columns(path), source_name), exit_stack)
     if suffix in ARROW:
@@ -278,13 +286,14 @@ def _relation(connection, source, reading_options, required_columns, source_name
         return _json(connection, path, listed, required_columns)
     if suffix in _OTHERS:
         raise DataError(f"{path}: {_OTHERS[suffix]}")
-    sizes = [text_bytes(name) for name in files]
     exit_stack.enter_context(line_ends_explained(files))
     form = text_form(connection, files[0], reading_options, required_columns, sizes[0])
     for file, size in zip(files[1:], sizes[1:]):
         other = text_form(connection, file, replace(reading_options, header=form.header), required_columns, size)
         if size and other != form:
-            raise DataError(f"{file}: {other.description}, but {files[0]}: {form.description}; the files of a glob have one form")
+            joined = f"SELECT * FROM read_csv({literal(path)}, all_varchar = true, union_by_name = true)"
+            raise DataError(f"{file}: {other.description}, but {files[0]}: {form.description}; the files of a glob have one form; query = "
+                            f"'''{joined}''' in a TOML file, in place of file, joins columns of one name")
     return form.relation(files), form.names, False
 
 
@@ -294,23 +303,22 @@ def _json(connection, path, file_list, required_columns):
     """
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({file_list}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
-    nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
-    if nested is not None and not {*required_columns} <= {*types}:
+    lists = [name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")]
+    if lists and not {*required_columns} <= {*types}:
+        nested = next((one for one in lists if all(f"{name} " in types[one].replace('"', "") for name in required_columns)), lists[0])
         rows = f"SELECT unnest({quote(nested)}, recursive := true) FROM {literal(path)}"
-        raise DataError(f"{path}: the rows are a list in {nested!r}; query = '''{rows}''' in a TOML file, in place of file, reads them")
+        raise DataError(f"{path}: the rows are a list in {nested!r}; query = '''{rows} ''' in a TOML file, in place of file, reads them")
+    if [*types] == ["json"]:
+        raise DataError(f"{path}: no objects with keys, which are the names of columns")
     columns = ", ".join(f"{literal(name)}: {literal(type_)}" for name, type_ in types.items())
     return f"read_json({file_list}, format='auto', columns={{{columns}}})", [*types], True
 
 
 def _files(path):
     """Return the files that a path or a glob pattern matches; raise a DataError if there are none."""
-    if not any(mark in path for mark in "*?[") or os.path.exists(path):
-        if not os.path.exists(path):
-            raise DataError(f"{path}: no such file")
-        if os.path.isdir(path):
-            raise DataError(f"{path}: a folder; a glob such as {_glob_of(path)} names its files")
-        return [str(regular(path))]
-    paths = sorted(glob.glob(path, recursive=True))
+    if os.path.isdir(path):
+        raise DataError(f"{path}: a folder; a glob such as {_glob_of(path)} names its files")
+    paths = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
     if not paths:
         raise DataError(f"{path}: no such file")
     return [str(regular(name)) for name in paths]
@@ -378,7 +386,7 @@ def _of_query(connection, query, source_name):
         connection.execute(f"SET file_search_path = {literal(str(query.folder))}")
     if query.database:
         _attach(connection, query, source_name)
-    relation = f"({query.sql.rstrip().rstrip(';')})"
+    relation = f"({query.sql.rstrip().rstrip(';')}\n)"  # the last line may end in a comment
     return _described(connection, relation)
 
 
@@ -415,5 +423,4 @@ def _ipc(path):
             yield ipc.open_stream(file)
             return
         content = ipc.open_file(file)
-        yield arrow.RecordBatchReader.from_batches(
-            content.schema, (content.get_batch(at) for at in range(content.num_record_batches)))
+        yield arrow.RecordBatchReader.from_batches(content.schema, (content.get_batch(at) for at in range(content.num_record_batches)))

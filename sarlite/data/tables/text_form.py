@@ -1,6 +1,7 @@
 """Layout of a text file with a table: delimiter, header, encoding and comments, found from options and first lines."""
 
 import csv
+import glob
 import gzip
 import re
 from collections.abc import Sequence
@@ -9,11 +10,19 @@ from pathlib import Path
 
 from sarlite.data.tables.doors import SPEC, Door
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, reading
 
 ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to", "start_id", "end_id"))
 """Common names of the columns with an edge's ends, without leading signs; a first line with two of them is a header."""
 LINE_BYTES = 1 << 24
+_CONTENTS = {
+    b"\x1f\x8b": "compressed by gzip: its name must end in .gz", b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst",
+    b"PAR1": "a table of Parquet: its name must end in .parquet", b"ARROW1": "a table of Arrow: its name must end in .arrow",
+    b"PK\x03\x04": "an archive, or a table of Excel, which pandas reads and to_parquet writes as a table",
+    b"SQLite": "a database of SQLite; in a TOML file database= and table= name the rows",
+    **dict.fromkeys((b"<!doctype", b"<html", b"<?xml"), "HTML or XML, no table"),
+    b"version https://git-lfs": "a pointer of Git LFS: git lfs pull fetches the file"}
+"""First bytes of files that are no text with a table, and what such a file is."""
 _SEPARATOR = re.compile("sep=.")
 _LINES = "delim='\\0', quote='', escape='', header=false, strict_mode=false, columns={'line': 'VARCHAR'}"
 
@@ -108,15 +117,15 @@ class TextForm:
         return f"(SELECT {shown} FROM {lines})"
 
 
-def text_form(connection: Connection, path: str, reading: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
-    """Return the layout of the text file `path`, of `n_bytes` bytes, from the user's options in `reading` and the file's first
+def text_form(connection: Connection, path: str, reading_: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
+    """Return the layout of the text file `path`, of `n_bytes` bytes, from the user's options in `reading_` and the file's first
     lines. The columns `asked` must be in its header.
 
     Parameters
     ----------
     connection : Connection
     path : str
-    reading : Reading
+    reading_ : Reading
     asked : sequence of str
         Names of columns that will be read. A first line that contains one of them is a header.
     n_bytes : int
@@ -131,27 +140,26 @@ def text_form(connection: Connection, path: str, reading: Reading, asked: Sequen
     lines = _first_lines(connection, path, encoding)
     if any(len(line) >= LINE_BYTES for line in lines) or not lines and n_bytes >= LINE_BYTES:
         raise DataError(f"{path}: a line of {LINE_BYTES:,} characters or more")
-    if reading.comment is not None:
-        lines = [line for line in lines if not line.startswith(reading.comment)]
+    if reading_.comment is not None:
+        lines = [line for line in lines if not line.startswith(reading_.comment)]
     if lines and _SEPARATOR.fullmatch(lines[0].strip()):
         raise DataError(f"{path}: the first line, {lines[0]!r}, tells Excel the separator and is not part of the table; delete the line")
+    if reading_.header is not False:
+        _refuse_preamble(path, lines, asked)
     delimiter = _delimiter(path, lines[0] if lines else "")
     rows = _rows(lines, delimiter)
     first, second = (rows[at] if at < len(rows) else [] for at in range(2))
-    if reading.header is None and reading.comment is None and lines and lines[0].startswith(("#", "%")) and not (
+    if reading_.header is None and reading_.comment is None and lines and lines[0].startswith(("#", "%")) and not (
             {*asked} & {*first}):
-        _ask_about_comment(path, lines[0], reading.door)
-    header = _is_header(first, second, asked) if reading.header is None else reading.header
+        _ask_about_comment(path, lines[0], reading_.door)
+    header = _is_header(first, second, asked) if reading_.header is None else reading_.header
     if header is None:
-        remedy = reading.door.remedy(("header", (True, False), "says which"))
+        remedy = reading_.door.remedy(("header", (True, False), "says which"))
         raise DataError(f"{path}: the first line, {lines[0][:200]!r}, may be a header or a row: {remedy}")
-    if not lines:
-        names = [*asked] or ["0"]
-    elif header:
-        names = [word.strip() or f"Unnamed: {at}" for at, word in enumerate(first)]
-    else:
-        names = [str(at) for at in range(len(first))]
-    return TextForm(delimiter, header, names, encoding, reading.comment)
+    if header and second and all(re.fullmatch(" *:?-{2,}:? *", word) for word in second):
+        raise DataError(f"{path}: the line below the header is a rule of dashes and no row; delete the line")
+    names = [word.strip() or f"Unnamed: {at}" for at, word in enumerate(first)] if header else [str(at) for at in range(len(first))]
+    return TextForm(delimiter, header, names if lines else [*asked] or ["0"], encoding, reading_.comment)
 
 
 def is_number(word: str) -> bool:
@@ -187,16 +195,25 @@ def _shown(end):
 
 
 def _encoding(path):
-    if Path(path).suffix in (".gz", ".zst"):
+    """Return the encoding of the text file `path`, "utf-8" or "utf-16"; raise a DataError if its first bytes are no such text."""
+    if path.endswith(".zst"):
         return "utf-8"
-    with open(path, "rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    with reading(path), (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+        head = file.read(64)
+    for content in (what for start, what in _CONTENTS.items() if head.lower().startswith(start.lower())):
+        raise DataError(f"{path}: {content}")
+    if head.startswith(b"\xff\xfe") and head[2:4] != b"\0\0":
+        return "utf-16"
+    if 0 in head[:2] or head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        name = "UTF-32" if head[2:4] == b"\0\0" or head[:2] == b"\0\0" else "UTF-16BE" if head[0] in (0, 0xFE) else "UTF-16LE"
+        raise DataError(f"{path}: text in {name}; iconv -f {name} -t UTF-8 converts it to UTF-8, which is read")
+    return "utf-8"
 
 
 def _first_lines(connection, path, encoding, n=64):
     """Return the first n lines of a text file that are not empty, without their ends."""
     rows = connection.execute(
-        f"SELECT line FROM read_csv({literal(path)}, auto_detect=false, encoding='{encoding}', "
+        f"SELECT line FROM read_csv({listing([path])}, auto_detect=false, encoding='{encoding}', "
         f"max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}, {_LINES}) WHERE trim(line) <> '' LIMIT {n}").fetchall()
     return [line.rstrip("\r") for (line,) in rows]
 
@@ -238,6 +255,19 @@ def _is_header(first_row, second_row, expected_names):
     return None if any(under and not number for number, under in zip(numbers, below)) else False
 
 
+def _refuse_preamble(path, lines, asked):
+    """Raise a DataError if not the first of `lines`, but a later one, has the columns `asked`."""
+    wanted = {name for name in asked if not is_number(name)}
+    for at, line in enumerate(lines if wanted else ()):
+        if wanted <= {word.strip().strip('"') for word in line.split(_delimiter(path, line))}:
+            if at:
+                raise DataError(f"{path}: the columns are named in the line {line[:80]!r}, but the first line is {lines[0][:80]!r}; delete "
+                                "the lines above the names")
+            return
+        if line.count('"') % 2:  # a quoted name goes on in the next line
+            return
+
+
 def _ask_about_comment(path, line, option_notation):
     """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in `option_notation`."""
     if line.startswith("%%MatrixMarket"):
@@ -259,5 +289,5 @@ def literal(text: str) -> str:
 
 
 def listing(files: Sequence[str]) -> str:
-    """Return file names as an SQL list of string literals."""
-    return f"[{', '.join(map(literal, files))}]"
+    """Return file names as an SQL list of string literals. The characters *, ? and [ of a name stand for themselves."""
+    return f"[{', '.join(literal(glob.escape(file)) for file in files)}]"

@@ -1,12 +1,13 @@
 """Columns of times: SQL expressions that read their cells as int64, and checks of the cells."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.data.tables.checks import CellCheck, check_cells, is_missing, number
-from sarlite.data.tables.remedies import date_remedy, query_remedy, replacement
+from sarlite.data.tables.remedies import date_remedy, left_out, query_remedy, replacement
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.times import show_time
@@ -52,8 +53,7 @@ def time_column(table: Table, column: str) -> Times:
     if kind not in ("date", "whole"):
         scaled = replacement(table, column, f"CAST({quote(column)} * 1000 AS BIGINT)", "keeps the precision")
         fractions = f"; {scaled}" if kind == "float" else ""
-        raise DataError(f"{table.where}: column {column!r} has no times, which are dates, timestamps or whole "
-                        f"numbers{fractions}")
+        raise DataError(f"{table.where}: column {column!r} has no times, which are dates, timestamps or whole numbers{fractions}")
     name = quote(column)
     if kind == "whole":
         times, most = Times(f"TRY_CAST({name} AS BIGINT)", "integers"), "64 bits"
@@ -88,13 +88,33 @@ def _refuse_doubtful(table, column, times):
         units = [unit for unit, n in zip(_UNITS, counts) if n]
         if len(units) < 2 or sum(counts) < n_late:  # other numbers are no Unix times
             return
-        shown = " and ".join(f"{time} is {show_time(time * 10**9 // _UNITS[unit], 'dates')} in {unit}"
-                             for time, unit in ((low, units[0]), (high, units[-1])))
+        shown = f"{low} is {_shown(low, units[0])} and {high} is {_shown(high, units[-1])}"
         number, effect = f"CAST({quote(column)} AS BIGINT)", "have one unit"
         cases = " ".join(f"WHEN {number} >= {ranges[unit][0]} THEN {number} // {_UNITS[unit] // _UNITS[units[0]]}" for unit in units[:0:-1])
         query = replacement(table, column, f"CASE {cases} ELSE {number} END", f"brings all to {units[0]}")
     settled = door.remedy(("null", "nan", f"says that all {effect}"))
     raise DataError(f"{table.where}: column {column!r}: {shown}: {settled}; {query}")
+
+
+def check_units(columns: Sequence[tuple[Table, str, Mapping[str, str]]]) -> None:
+    """Raise a DataError if two of `columns`, (table, column, its `account.times_shown`), hold Unix times in different units, unless the
+    option `null` of one of the tables settles the doubt.
+    """
+    units = {unit: (table, column, int(times["first"])) for table, column, times in columns if times["kind"] == "integers"
+             for unit, n in _UNITS.items() if _FIRST * n <= int(times["first"]) and int(times["last"]) <= _LAST * n}
+    if len(units) > 1 and all(table.reading.null is None for table, *_ in columns):
+        (small, (one, name, time)), (large, (other, other_name, other_time)) = (
+            (unit, units[unit]) for unit in [unit for unit in _UNITS if unit in units][:2])
+        query = replacement(other, other_name, f"CAST({quote(other_name)} AS BIGINT) // {_UNITS[large] // _UNITS[small]}",
+                            f"brings all to {small}")
+        settled = other.reading.door.remedy(("null", "nan", "says that all have one unit"))
+        raise DataError(f"{other.where}: column {other_name!r}: {other_time} is {_shown(other_time, large)}, but {one.where}: column "
+                        f"{name!r}: {time} is {_shown(time, small)}: {query}; {settled}")
+
+
+def _shown(time, unit):
+    """Return text about `time`, a Unix time in `unit`, such as "2026-01-01 in seconds"."""
+    return f"{show_time(time * 10**9 // _UNITS[unit], 'dates')} in {unit}"
 
 
 def _nanoseconds(column):
@@ -146,8 +166,7 @@ def _times_in_words(table, column):
 
 
 def _no_time(table, column, condition):
-    remedy = query_remedy(table, "SELECT *", f"WHERE {quote(column)} IS NOT NULL", "leaves such rows out")
-    return CellCheck(column, condition, f"no time; each row needs one: {remedy}")
+    return CellCheck(column, condition, "no time; each row needs one", partial(left_out, table, column))
 
 
 def times(table: Table, column: str) -> np.ndarray:

@@ -101,7 +101,7 @@ class Column:
         words = ["mean", "median", "indicator"] if kind.numeric else ["0", "indicator"]
         keys = self.door.missing.format(column=self.name, transform=name, value=words[-1])
         options += [f"{keys} marks missing values, and {' or '.join(words[:-1])} replaces them"] if keys else []
-        return "; ".join(filter(None, options))
+        return "; ".join(filter(None, options)) or "the model was trained on a value in each row; fill it in, or leave the row out"
 
     def _check_values(self):
         column = quote(self.name)
@@ -318,8 +318,7 @@ class OneHot(Kind):
     reads = "word"
 
     def fit(self, column, argument):
-        sql = (f"SELECT x FROM ({column.values}) GROUP BY x HAVING count(*) >= {argument or 1} ORDER BY x "
-               f"LIMIT {_MOST_VALUES + 1}")
+        sql = (f"SELECT x FROM ({column.values}) GROUP BY x HAVING count(*) >= {argument or 1} ORDER BY x LIMIT {_MOST_VALUES + 1}")
         values = [row[0] for row in column.connection.execute(sql).fetchall()]
         if len(values) > _MOST_VALUES:
             raise DataError(f"{column.where}: column {column.name!r}: more than {_MOST_VALUES:,} values for onehot: "
@@ -385,8 +384,7 @@ class Date(Kind):
     def fit(self, column, argument):
         mean = column.over("fsum(year(x)) / count(x)")[0]
         if mean is None:
-            raise DataError(f"{column.where}: column {column.name!r}: no training row has a value, so there is no mean "
-                            "year")
+            raise DataError(f"{column.where}: column {column.name!r}: no training row has a value, so there is no mean year")
         return _moments(column, mean, "year(x)")
 
     def outputs(self, name, value, statistics):

@@ -12,7 +12,7 @@ from typing import Any
 from sarlite.command import suggestion
 from sarlite.data.tables.doors import MAPPING, Door
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.tables.transform_kinds import KINDS, Column, Kind, Statistics, as_double
 from sarlite.errors import ConfigError, DataError
 from sarlite.types import JsonDict
@@ -44,6 +44,10 @@ class Feature:
     transform: str = "number"
     missing: tuple[str, ...] = ()
     argument: int | None = None
+
+    def __str__(self) -> str:
+        argument = "" if self.argument is None else f" {_ARGUMENTS[self.transform]}={self.argument}"
+        return f"{self.transform}{argument}{f'; missing: {chr(43).join(self.missing)}' if self.missing else ''}"
 
     @classmethod
     def parse(cls, value: object, where: str) -> "Feature":
@@ -80,8 +84,7 @@ class Feature:
         keys = ["transform", "missing", *([_ARGUMENTS[name]] if name in _ARGUMENTS else [])]
         odd = next((key for key in options if key not in keys), None)
         if odd is not None:
-            raise ConfigError(f"{where}: {odd!r}: unknown for {name}; known are {', '.join(keys)}"
-                              f"{suggestion(odd, keys)}")
+            raise ConfigError(f"{where}: {odd!r}: unknown for {name}; known are {', '.join(keys)}{suggestion(odd, keys)}")
         argument = options.get(_ARGUMENTS.get(name, ""), number or None)
         return cls(name, _fills(options.get("missing"), KINDS[name], name, where), _argument(name, argument, where))
 
@@ -131,8 +134,7 @@ class Fitted:
     Memory: a few numbers per column; for "onehot" its values, for "quantile" 101 numbers.
     """
 
-    def __init__(self, features: Mapping[str, Feature], statistics: Mapping[str, Statistics],
-                 on_training_rows: bool) -> None:
+    def __init__(self, features: Mapping[str, Feature], statistics: Mapping[str, Statistics], on_training_rows: bool) -> None:
         self.features, self.statistics = dict(features), {name: dict(values) for name, values in statistics.items()}
         self.on_training_rows = on_training_rows
 
@@ -184,21 +186,28 @@ class Fitted:
         return self._expressions(columns)
 
     def outside(self, connection: Connection, relation: str, name_in_errors: str) -> list[str]:
-        """Return a line for each number or date column with values outside the range of the table that the transforms were fitted on.
+        """Return a line for each column of numbers or dates with values outside the range of the table that the transforms were fitted on.
 
-        Statistics that earlier versions stored have no range, and give no line.
+        A column of categories gets a line if it has values that no training row had. Statistics that earlier versions stored have
+        no range, and give no line.
         """
-        ranges = {name: values["range"] for name, values in self.statistics.items() if "range" in values}
-        columns = _columns(connection, relation, {name: self.features[name] for name in ranges}, name_in_errors)
         lines = []
-        for name, column in columns.items():
-            low, high = ranges[name]
-            value, number = column.orderable, "CAST({!r} AS DOUBLE)".format
-            odd = f"{value} < {number(low)} OR {value} > {number(high)}"
-            n, total = connection.execute(f"SELECT count(*) FILTER (WHERE {odd}), count({value}) FROM {relation}").fetchone()
+        for name, column in _columns(connection, relation, self.features, name_in_errors).items():
+            statistics = self.statistics[name]
+            if "range" in statistics:
+                (low, high), value = statistics["range"], column.orderable
+                odd = f"{value} < {as_double(low)} OR {value} > {as_double(high)}"
+                why = f"lie outside {column.shown(low)} to {column.shown(high)}, the range of the table that the model was trained on"
+            elif "values" in statistics:
+                value, odd = column.value, f"{column.value} NOT IN ({', '.join(map(literal, ['', *statistics['values']]))})"
+                why = "are no categories of its training rows"
+            else:
+                continue
+            shown, n, total = connection.execute(f"SELECT min({value}) FILTER (WHERE {odd}), count(*) FILTER (WHERE {odd}), count({value}) "
+                                                 f"FROM {relation}").fetchone()
             if n:
-                lines.append(f"{name_in_errors}: column {name!r}: {n:,} of {total:,} values lie outside {column.shown(low)} to "
-                             f"{column.shown(high)}, the range of the table that the model was trained on")
+                example = f", such as {shown[:80]!r}," if "values" in statistics else ""
+                lines.append(f"{name_in_errors}: column {name!r}: {n:,} of {total:,} values{example} {why}")
         return lines
 
     def select(self, connection: Connection, relation: str, name_in_errors: str | None = None) -> str:
@@ -349,11 +358,9 @@ def _outputs(name: str, feature: Feature, statistics: Statistics, value: str) ->
 
 
 def _description(feature: Feature, statistics: Statistics, rows: str) -> str:
-    kind = KINDS[feature.transform]
-    shown = kind.description(statistics)
-    argument = "" if feature.argument is None else f" {_ARGUMENTS[feature.transform]}={feature.argument}"
-    missing = f"; missing: {'+'.join(feature.missing)}" if feature.missing else ""
-    return f"{feature.transform}{argument}{f' of {rows}: {shown}' if shown else ''}{missing}"
+    shown = KINDS[feature.transform].description(statistics)
+    transform, semicolon, missing = str(feature).partition(";")
+    return f"{transform}{f' of {rows}: {shown}' if shown else ''}{semicolon}{missing}"
 
 
 def _check_statistics(kind: Kind, feature: Feature, statistics: Any) -> None:

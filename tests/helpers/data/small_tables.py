@@ -1,5 +1,7 @@
 """Functions that load small tables of nodes and edges, and that return the messages of errors."""
 
+import re
+
 import pytest
 
 from sarlite.data import from_tables, load
@@ -7,6 +9,8 @@ from sarlite.errors import ConfigError, DataError
 
 ALL = ("train", "val", "test")
 RELATION = ["u", "e", "u"]
+QUERY = re.compile(r"query = '''.*?'''+")
+TOML = '[nodes.u]\n{nodes}\n[[edges]]\nrelation=["u","e","u"]\n{edges}\nsrc="src"\ndst="dst"\n'
 
 
 def nodes_of(folder, csv_text, options="", **load_options):
@@ -33,3 +37,12 @@ def message_of(call, *arguments, **options):
     with pytest.raises((ConfigError, DataError)) as caught:
         call(*arguments, **options)
     return str(caught.value)
+
+
+def of_query(here, message, column="x", nodes='id="id"', edges=""):
+    """Load the tables with the query of a message in place of the file that the message names."""
+    query, is_nodes = QUERY.search(message)[0], message.startswith("n.csv")
+    features = f'features=["{column}"]\n' if is_nodes and column else ""
+    (here / "g.toml").write_text(TOML.format(
+        nodes=f"{query}\n{features}{nodes}" if is_nodes else "", edges=('file="e.csv"' if is_nodes else query) + f"\n{edges}"))
+    return load("tables:g.toml", allow_empty=ALL)

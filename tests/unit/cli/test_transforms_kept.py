@@ -101,7 +101,9 @@ def test_an_unseen_category_is_no_error_and_a_missing_column_is_refused_by_name(
     few = people(6, seed=3)
     few[0]["country"] = "XX"
     spec = write_tables(tmp_path / "new", few)
+    capsys.readouterr()
     assert len(probabilities(tmp_path, "unseen", spec)) == 6
+    assert "column 'country': 1 of 6 values, such as 'XX', are no categories of its training rows" in "".join(capsys.readouterr())
     spec = write_tables(tmp_path / "less", few, "user,age,income,signup,churned,split")
     capsys.readouterr()
     assert predict(["--checkpoint", "run", "--data", spec, "--out", str(tmp_path / "x.csv")]) == 2

@@ -170,7 +170,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     (f"edges:e.csv,{COLUMNS},nodes=twice.csv", DataError, "twice.csv: row 2, column 'user': 'ann' is the id of row 0, too"),
     (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
     (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
-    (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", DataError, "fill: 'median' is not one of 0, mean"),
     ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is not a node number, but other ids are; names=edges"),
     ("edges:r.csv,src=a,dst=b", DataError, "r.csv: line 3: 3 words, expected 2: 0,1,2"),
 ])  # fmt: skip

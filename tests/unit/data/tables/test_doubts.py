@@ -1,11 +1,14 @@
 """Nothing in a table is guessed in silence: situations from public bug reports, each with the right result."""
 
 import dataclasses
+import gzip
 import json
+import re
 
 import numpy as np
 import pytest
 
+from sarlite import Graph
 from sarlite.cli.data_command import main
 from sarlite.data import format, from_tables, load
 from sarlite.data.tables.checks import number
@@ -13,7 +16,7 @@ from sarlite.data.tables.sources import connect, read
 from sarlite.data.tables.text_form import Reading
 from sarlite.data.tables.time_columns import times
 from sarlite.errors import ConfigError, DataError
-from tests.helpers.data.small_tables import ALL, nodes_of
+from tests.helpers.data.small_tables import ALL, QUERY, edges_of, message_of, nodes_of, of_query
 
 # 1: headers
 
@@ -312,3 +315,87 @@ def test_words_are_read_as_numbers_exactly_where_they_are_numbers(tmp_path, read
         table = read(connection, tmp_path / "t.csv", dataclasses.replace(reading, header=True), ["x"], "t")
         shown = connection.execute(f"SELECT {number(table, 'x')} FROM {table.name} ORDER BY rowid").fetchall()
     assert [value for (value,) in shown] == [*words.values()]
+
+
+# ids, and files that are no tables
+
+
+@pytest.mark.parametrize("word", ["NA", "nan", "None", "\\N", "NULL", "n/a", "#REF!"])
+def test_an_end_that_may_be_no_id_is_asked_about(here, word):
+    text = f"src,dst\na,b\nb,{word}\nc,a\n"
+    message = message_of(edges_of, here, text)
+    assert f"e.csv: row 1, column 'dst': {word!r} may be a name or no id" in message
+    other = re.search(r"(null=\w+) says that it is a name", message)[1]
+    assert edges_of(here, text, f",{other}").n_nodes == 4
+    assert of_query(here, message, "").n_edges == 2
+    assert f"{word!r} may be a name or no id" in message_of(edges_of, here, text, f",null={word}")
+    assert nodes_of(here, f"id,x\na,1\nb,2\nc,3\n{word},4\n").n_nodes == 4  # a table of nodes lists it
+
+
+def test_a_name_of_pandas_for_a_missing_value_is_asked_about():
+    message = message_of(Graph.from_pandas, {"src": ["a", "nan"], "dst": ["b", "c"]})
+    assert "row 1, column 'src': 'nan' may be a name or no id: a table of nodes with this name settles it" in message
+    graph = Graph.from_pandas({"src": ["a", "nan"], "dst": ["b", "c"]}, nodes={"id": ["a", "b", "c", "nan"]}, id="id")
+    assert graph.ids.tolist() == ["a", "b", "c", "nan"]
+
+
+def test_ids_in_other_unicode_forms_are_named_and_shown(here, capsys):
+    (here / "e.csv").write_text("src,dst\ncafe\u0301,b\n")
+    assert r"'cafe\u0301' is not in n.csv, column 'id', but 'caf\xe9' is" in message_of(nodes_of, here, "id,x\ncafé,1\nb,2\n")
+    (here / "e.csv").write_text("src,dst\na\u200b,b\n")
+    assert r"'a\u200b' is not in n.csv, column 'id', but 'a' is" in message_of(nodes_of, here, "id,x\na,1\nb,2\n")
+    (here / "e.csv").write_text("src,dst\ncafe\u0301,b\nb,café\n")
+    assert main(["convert", "edges:e.csv,src=src,dst=dst", "d", "--allow-empty", "all"]) == 0
+    assert "2 ids differ only in blanks, capitals or Unicode form" in capsys.readouterr().out
+
+
+def test_blanks_around_ids_are_refused_with_a_query_that_trims_them(here):
+    (here / "b.csv").write_text("0, 1\n1, 2\n2, 0\n")
+    query = QUERY.search(message_of(load, "edges:b.csv", allow_empty=ALL))[0]
+    (here / "g.toml").write_text(f'[nodes.u]\n[[edges]]\nrelation=["u","e","u"]\n{query}\nsrc="0"\ndst="1"\n')
+    assert load("tables:g.toml", allow_empty=ALL).n_nodes == 3
+    (here / "e.csv").write_text("src,dst\na ,b\n")
+    message = message_of(nodes_of, here, "id,x\na,1\nb,2\n")
+    assert of_query(here, message, edges="", nodes='file="n.csv"\nid="id"').n_edges == 1
+
+
+def test_an_id_in_two_rows_is_refused_with_a_query_that_keeps_one(here):
+    message = message_of(nodes_of, here, "id,x,y\nb,2,q\na,1,p\na,1,q\n", ",labels=y")
+    assert "n.csv: row 2, column 'id': 'a' is the id of row 1, too" in message
+    (here / "e.csv").write_text("src,dst\na,b\n")
+    assert of_query(here, message, "", 'id="id"\nlabels="y"').labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name, content, why", [
+    ("e.csv", gzip.compress(b"src,dst\na,b\n"), "compressed by gzip: its name must end in .gz"),
+    ("e.txt", b"PAR1 and more", "a table of Parquet: its name must end in .parquet"),
+    ("e.csv", b"PK\x03\x04 and more", "an archive, or a table of Excel"),
+    ("e.csv", b"<!DOCTYPE html>\n<html>\n", "HTML or XML, no table"),
+    ("e.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n", "a pointer of Git LFS: git lfs pull fetches the file"),
+    ("e.csv", "\ufeffsrc,dst\nä,b\n".encode("utf-16-be"), "text in UTF-16BE; iconv -f UTF-16BE -t UTF-8"),
+    ("e.csv", "src,dst\nä,b\n".encode("utf-16-le"), "text in UTF-16LE; iconv -f UTF-16LE -t UTF-8"),
+    ("e.csv", "src,dst\na,b\n".encode("utf-32"), "text in UTF-32; iconv -f UTF-32 -t UTF-8"),
+    ("e.graphml", b"<graphml>", "a graph and no table; networkx reads the file"),
+    ("e.csv", b"Export of 2026\n\nsrc,dst\na,b\n", "the columns are named in the line 'src,dst', but the first line is 'Export of 2026'"),
+    ("e.csv", b"src,dst\n---,---\na,b\n", "the line below the header is a rule of dashes and no row"),
+])  # fmt: skip
+def test_a_file_that_is_no_table_is_refused_by_its_content(here, name, content, why):
+    (here / name).write_bytes(content)
+    assert f"{name}: {why}" in message_of(load, f"edges:{name},src=src,dst=dst", allow_empty=ALL)
+
+
+def test_compressed_json_lines_and_compressed_utf16_are_read(here):
+    (here / "e.jsonl.gz").write_bytes(gzip.compress(b'{"src": "a", "dst": "b"}\n{"src": "b", "dst": "c"}\n'))
+    (here / "e.csv.gz").write_bytes(gzip.compress("src,dst\nä,ö\n".encode("utf-16")))
+    assert load("edges:e.jsonl.gz,src=src,dst=dst", allow_empty=ALL).n_edges == 2
+    assert load("edges:e.csv.gz", allow_empty=ALL).n_nodes == 2
+
+
+def test_a_name_of_a_file_is_no_pattern_for_other_files(here):
+    for name in ("x1y.csv", "x*y.csv", "x?y.csv", "c1.csv", "c[1].csv"):
+        (here / name).write_text("src,dst\na,b\n")
+    for name in ("x*y.csv", "x?y.csv", "c[1].csv"):
+        assert load(f"edges:{name},src=src,dst=dst", allow_empty=ALL).n_edges == 1
+    (here / "c[1].csv").write_text("src,dst,w\na,b,50%\nb,a,20%\n")
+    data = of_query(here, message_of(load, "edges:c[1].csv,src=src,dst=dst,weight=w", allow_empty=ALL), edges='weight="w"')
+    assert sorted(data.edge_weight.tolist()) == [20, 50]

@@ -11,20 +11,7 @@ from sarlite import Graph
 from sarlite.cli.data_command import main
 from sarlite.data import load
 from sarlite.errors import DataError
-from tests.helpers.data.small_tables import ALL, edges_of, message_of, nodes_of, tables_of
-
-QUERY = re.compile(r"query = '''.*?'''+")
-TOML = '[nodes.u]\n{nodes}\n[[edges]]\nrelation=["u","e","u"]\n{edges}\nsrc="src"\ndst="dst"\n'
-
-
-def of_query(here, message, column="x", nodes='id="id"', edges=""):
-    """Load the tables with the query of a message in place of the file that the message names."""
-    query, is_nodes = QUERY.search(message)[0], message.startswith("n.csv")
-    features = f'features=["{column}"]\n' if is_nodes and column else ""
-    (here / "g.toml").write_text(TOML.format(
-        nodes=f"{query}\n{features}{nodes}" if is_nodes else "", edges=('file="e.csv"' if is_nodes else query) + f"\n{edges}"))
-    return load("tables:g.toml", allow_empty=ALL)
-
+from tests.helpers.data.small_tables import ALL, QUERY, TOML, edges_of, message_of, nodes_of, of_query, tables_of
 
 # headers and forms of text
 
@@ -94,8 +81,8 @@ def test_words_in_json_stay_as_they_are(here):
 
 
 @pytest.mark.parametrize("text, words", [
-    ('{"id":"a","x":1}\n{"id":"b","x":2\n', "n.json: line 3: no JSON that can be read: unexpected end of data"),
-    ('{"id":"a","x":1,"x":2}\n', "n.json: line 1: no JSON that can be read: .* duplicate key"),
+    ('{"id":"a","x":1}\n{"id":"b","x":2\n', "n.json: record 2: no JSON that can be read: unexpected end of data"),
+    ('{"id":"a","x":1,"x":2}\n', "n.json: record 1: no JSON that can be read: .* duplicate key"),
 ])
 def test_damaged_json_is_told_in_words_of_this_project(here, text, words):
     (here / "n.json").write_text(text)
@@ -162,7 +149,7 @@ def test_an_id_that_is_nearly_listed_is_named_and_not_all_edges_are_dropped(here
     (here / "n.csv").write_text(f"id,x\n{listed},1\nz,2\n")
     options = ",nodes=n.csv,id=id"
     message = message_of(edges_of, here, f"src,dst\n{used},z\n", options)
-    assert f"is not in n.csv, column 'id', but {listed!r} is; on_unknown=drop" in message
+    assert f"is not in n.csv, column 'id', but {listed!r} is; " in message and "on_unknown=drop leaves" in message
     message = message_of(edges_of, here, f"src,dst\n{used},z\n", f"{options},on_unknown=drop")
     assert f"{used!r}" in message and message.endswith("so no edge is left")
     assert edges_of(here, f"src,dst\n{used},z\nz,z\n", f"{options},on_unknown=drop").n_edges == 1
@@ -234,7 +221,7 @@ def test_minus_one_beside_other_labels_is_asked_about(here, labels, words):
 def test_classes_that_differ_in_blanks_or_capitals_are_told(here, capsys):
     (here / "n.csv").write_text("id,y\na,Yes\nb,yes \nc,no\n")
     assert main(["convert", "edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id,labels=y", "d", "--allow-empty", "all"]) == 0
-    assert "node: 2 classes differ only in blanks or capitals, such as ['Yes', 'yes ']" in capsys.readouterr().out
+    assert "node: 2 classes differ only in blanks, capitals or Unicode form, such as ['Yes', 'yes ']" in capsys.readouterr().out
 
 
 # splits and masks

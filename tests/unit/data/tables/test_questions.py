@@ -10,7 +10,7 @@ import pytest
 from sarlite import Graph, HeteroGraph
 from sarlite.data import from_tables, load
 from sarlite.errors import ConfigError, DataError
-from tests.helpers.data.small_tables import ALL, RELATION, edges_of, message_of, nodes_of, tables_of
+from tests.helpers.data.small_tables import ALL, QUERY, RELATION, TOML, edges_of, message_of, nodes_of, of_query, tables_of
 
 # all faults at once
 
@@ -317,7 +317,17 @@ def test_wide_decimals_in_parquet_are_read_as_they_are(here):
 def test_json_with_values_of_several_kinds_is_refused_and_an_array_is_read(here):
     spec = "edges:e.csv,src=src,dst=dst,nodes=n.json,id=id"
     (here / "n.json").write_text('{"id":"a","age":1}\n{"id":"b","age":"x"}\n{"id":"c","age":3}\n')
-    assert message_of(load, spec) == "n.json: column 'age': values of several kinds; convert the column to one kind first"
+    message = message_of(load, spec)
+    assert message.startswith("n.json: column 'age': values of several kinds; query = ")
+    query = f'id="id"\nfeatures={{age="onehot"}}\n{QUERY.search(message)[0]}'
+    (here / "g.toml").write_text(TOML.format(nodes=query, edges='file="e.csv"'))
+    assert load("tables:g.toml", allow_empty=ALL).features.tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    (here / "n.json").write_text('{"id":"a","age":null}\n{"id":"b"}\n{"id":"c"}\n')
+    assert load(spec, allow_empty=ALL).n_nodes == 3
+    (here / "l.json").write_text('{"nodes":[{"id":"a"}],"links":[{"source":"a","target":"b"}]}')
+    assert "the rows are a list in 'links'" in message_of(load, "edges:l.json,src=source,dst=target", allow_empty=ALL)
+    (here / "l.json").write_text("[]")
+    assert "l.json: no objects with keys" in message_of(load, "edges:l.json,src=source,dst=target", allow_empty=ALL)
     (here / "n.json").write_text('[{"id":"a","age":1},{"id":"b","age":2},{"id":"c","age":3}]')
     assert load(spec, allow_empty=ALL).features.ravel().tolist() == [1, 2, 3]
 
@@ -344,3 +354,69 @@ def test_a_column_may_have_any_name(here, name):
 
 def test_a_column_named_rowid_is_refused_by_name(here):
     assert "n.csv: column 'RowID' has a reserved name; rename it" in message_of(nodes_of, here, "id,RowID\na,7\nb,8\nc,9\n")
+
+
+def test_a_relation_or_its_reverse_is_described_once(here):
+    tables = {"nodes": {"u": {}, "v": {}}}
+    edges = {"file": {"src": ["a"], "dst": ["x"]}, "relation": ["u", "e", "v"], "src": "src", "dst": "dst"}
+    message = message_of(from_tables, {**tables, "edges": [edges, {**edges, "file": {"src": ["b"], "dst": ["x"]}}]})
+    assert "edges 1: relation u.e.v is one of edges 0, too" in message
+    back = {**edges, "relation": ["v", "rev_e", "u"], "src": "dst", "dst": "src"}
+    message = message_of(from_tables, {**tables, "edges": [edges, back]})
+    assert "edges 1: relation v.rev_e.u is one of edges 0, too: reverse = false" in message
+    both = [{**one, "reverse": False} for one in (edges, back)]
+    assert [*from_tables({**tables, "edges": both}).edges] == [("u", "e", "v"), ("v", "rev_e", "u")]
+
+
+def test_the_remedy_for_features_of_edges_names_their_option(here):
+    text = "src,dst,kind\na,b,red\nb,a,blue\n"
+    message = message_of(edges_of, here, text, ",edge_features=kind")
+    assert "; edge_features=kind:onehot makes numbers of a category" in message
+    assert edges_of(here, text, ",edge_features=kind:onehot").one_relation.edge_features.tolist() == [[1, 0], [0, 1]]
+
+
+def test_lists_of_numbers_without_brackets_and_of_several_lengths_get_a_query(here):
+    text = 'id,v\na,"0.1, 0.2"\nb,0.3;0.4\nc,1 2e1\n'
+    for options in (",features=v", ",features=v:vector"):
+        data = of_query(here, message_of(nodes_of, here, text, options), "v")
+        assert np.allclose(data.features, [[0.1, 0.2], [0.3, 0.4], [1, 20]])
+    (here / "n.jsonl").write_text('{"id": "a", "v": [1, 2]}\n{"id": "b", "v": [3, null, 5]}\n{"id": "c", "v": null}\n')
+    query = QUERY.search(message_of(load, "edges:e.csv,src=src,dst=dst,nodes=n.jsonl,id=id,features=v", allow_empty=ALL))[0]
+    (here / "g.toml").write_text(TOML.format(nodes=f'id="id"\nfeatures=["v"]\n{query}', edges='file="e.csv"'))
+    assert load("tables:g.toml", allow_empty=ALL).features.tolist() == [[1, 2, 0], [3, 0, 5], [0, 0, 0]]
+
+
+def test_weights_of_equal_edges_are_added_by_the_query_of_the_message(here):
+    for options, expected in (({"undirected": True}, [4, 4]), ({"deduplicate": True}, [3, 1])):
+        message = message_of(edges_of, here, "src,dst,w\na,b,1\na,b,2\nb,a,1\n", ",weight=w", **options)
+        (here / "g.toml").write_text(TOML.format(nodes="", edges=f'{QUERY.search(message)[0]}\nweight="w"'))
+        assert sorted(load("tables:g.toml", allow_empty=ALL, **options).edge_weight.tolist()) == sorted(expected)
+
+
+def test_a_node_in_a_split_without_a_label_is_named_with_a_query(here):
+    text = "id,y,s\na,p,train\nb,,test\nc,q,val\n"
+    message = message_of(nodes_of, here, text, ",labels=y,split=s")
+    assert "n.csv: row 1, column 'y': no label, but column 's' has a split" in message
+    data = of_query(here, message, "", 'id="id"\nlabels="y"\nsplit="s"')
+    assert data.train.tolist() == [True, False, False] and not data.test.any()
+
+
+def test_files_of_a_glob_in_another_order_get_a_query_that_joins_them_by_name(here):
+    (here / "a1.csv").write_text("src,dst\na,b\n")
+    (here / "a2.csv").write_text("dst,src\nc,b\n")
+    message = message_of(load, "edges:a*.csv", allow_empty=ALL)
+    (here / "g.toml").write_text(TOML.format(nodes="", edges=QUERY.search(message)[0]))
+    assert load("tables:g.toml", allow_empty=ALL).indices.tolist() == [0, 1]
+
+
+def test_a_query_may_end_in_a_comment_and_fill_names_its_table(here):
+    (here / "g.toml").write_text(TOML.format(nodes="", edges="query=\"SELECT * FROM 'e.csv' -- all\""))
+    assert load("tables:g.toml", allow_empty=ALL).n_edges == 2
+    assert "nodes: features: fill: 'median' is not one of 0, mean" in message_of(nodes_of, here, "id,x\na,1\n", ",fill=median")
+
+
+def test_a_clock_below_a_date_is_not_cut_and_numbers_may_have_other_bytes():
+    day, noon = datetime(2026, 3, 1).date(), datetime(2026, 3, 1, 12)
+    message = message_of(tables_of, {"id": ["a", "b"], "t": [day, noon]}, time="t")
+    assert "column 't': row 1: datetime.datetime(2026, 3, 1, 12, 0) is of datetime, but values before are of date" in message
+    assert tables_of({"id": ["a", "b"], "x": np.array([1, 2], ">i4")}, features=["x"]).features.tolist() == [[1], [2]]

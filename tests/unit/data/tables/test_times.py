@@ -14,8 +14,8 @@ from sarlite.data.divide import in_memory
 from sarlite.data.part import Part
 from sarlite.data.times import read_time, show_time
 from sarlite.errors import ConfigError, DataError
+from tests.helpers.data.small_tables import ALL, edges_of, message_of, of_query
 
-ALL = ("train", "val", "test")
 DAY = 24 * 3600 * 10**9
 MARCH = 20513 * DAY  # 2026-03-01
 
@@ -49,7 +49,7 @@ def test_dates_of_each_type_are_nanoseconds(typed):
 
 
 @pytest.mark.parametrize("times, message", [
-    (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one: in the query or the table"),
+    (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one; in the query or the table"),
     (["2026-03-01", ""], "row 1, column 't': no time"),
     (["2026-03-01", "2026-13-01"], "row 1, column 't': '2026-13-01' is not a date or timestamp of ISO 8601"),
     (["12", "1.5"], "row 1, column 't': '1.5' is not a whole number of 64 bits"),
@@ -185,3 +185,28 @@ def test_a_time_may_have_a_zone_and_words_are_refused():
         with pytest.raises(ConfigError, match=r"split: .* does not fit nanoseconds since 1970 in 64 bits: 1678 to 2261"):
             read_time(text, "dates", "split")
     assert read_time("1969-12-31T23:59:59.5+00:00", "dates", "split") == -(5 * 10**8)
+
+
+@pytest.mark.parametrize("words, expected", [
+    ("13/02/2026 01/02/2026", "2026-02-01 2026-02-13"), ("01/13/2026 02/01/2026", "2026-01-13 2026-02-01"),
+    ("01-02-26 03-04-26", "2026-02-01 2026-04-03"), ("1-Feb-2026 2-FEB-2026", "2026-02-01 2026-02-02"),
+    ("1.7727552E+9 1.7727553E+9", "1772755200000000 1772755300000000"), ("2026-02-01 NaT", "2026-02-01 2026-02-01"),
+    ("2026-02-01 9999-12-31", "2026-02-01 2026-02-01"), ("2026-02-01 nan", "2026-02-01 2026-02-01"),
+    ("2026-02-01_11:30_PM 2026-02-02_10:00_AM", "2026-02-01T23:30:00 2026-02-02T10:00:00"),
+    ("2026-02-01_10:00:00_+0100_UTC 2026-02-02_10:00:00_+0000_UTC", "2026-02-01T09:00:00 2026-02-02T10:00:00"),
+])  # fmt: skip
+def test_the_query_of_a_message_reads_dates_of_another_form_or_leaves_them_out(here, words, expected):
+    text = "src,dst,t\n" + "".join(f"a,b,{word.replace('_', ' ')}\n" for word in words.split())
+    data = of_query(here, message_of(edges_of, here, text, ",time=t"), edges='time="t"')
+    assert [show_time(time, data.time_kind) for time in sorted(data.edge_time.tolist())][:: max(data.n_edges - 1, 1)] == [
+        *dict.fromkeys(expected.split())]
+
+
+def test_unix_times_of_two_tables_in_different_units_are_asked_about(here):
+    nodes = {"file": {"id": [0, 1], "at": [1_772_755_200_000, 1_772_755_300_000]}, "id": "id", "time": "at"}
+    edges = {"file": {"s": [0], "d": [1], "t": [1_772_755_200]}, "relation": ["a", "e", "a"], "src": "s", "dst": "d", "time": "t"}
+    message = message_of(from_tables, {"nodes": {"a": nodes}, "edges": [edges]})
+    assert ("column 'at': 1772755200000 is 2026-03-06 in milliseconds, but edges a.e.a: column 't': 1772755200 is 2026-03-06 in seconds"
+            in message)
+    assert 'CAST("at" AS BIGINT) // 1000' in message and '"null": "nan" says that all have one unit' in message
+    assert from_tables({"nodes": {"a": nodes}, "edges": [{**edges, "null": "nan"}]}).n_edges == 1
