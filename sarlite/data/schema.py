@@ -209,7 +209,8 @@ def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTabl
     if name is None:
         return "in another order, or fitted on other rows"
     texts = [", ".join(f"{name}:{entry['transform']}" for name, entry in one.items()) or "plain numbers" for one in columns]
-    return f"of column {name!r}" if texts[0] == texts[1] else f"{texts[1]} instead of {texts[0]}"
+    return (f"column {name!r} has {columns[1][name]!s:.200} instead of {columns[0][name]!s:.200}" if texts[0] == texts[1] else
+            f"{texts[1]} instead of {texts[0]}")
 
 
 class SomeColumns:

@@ -77,8 +77,8 @@ def _alike(classes):
     """Return groups of names in `classes` that differ only in blanks, capitals, invisible letters or Unicode form: "A" and "a "."""
     groups: dict[str, list[str]] = {}
     for name in classes:
-        visible = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFC", name))
-        groups.setdefault(visible.strip().lower(), []).append(name)
+        plain = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFC", name)).strip().lower()
+        groups.setdefault(plain, []).append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 

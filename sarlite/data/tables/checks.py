@@ -276,12 +276,9 @@ def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
     cases = " ".join(f"WHEN {literal(name)} THEN {code}" for name, code in SPLIT_WORDS.items())
     code = f"(CASE lower(trim({name})) {cases} END)"
 
-    def remedy(value):
-        return replacement(table, column, f"CASE {quote(column)} WHEN {literal(str(value))} THEN 'train' ELSE {quote(column)} END",
-                           "makes it train")
-
-    return (f"CAST(coalesce({code}, 0) AS TINYINT)",
-            CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is not one of train, val, test, none", remedy))
+    odd = CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is not one of train, val, test, none",
+                    lambda value: replacement(table, column, f"CASE {quote(column)} WHEN {literal(str(value))} THEN 'train' ELSE {quote(column)} END", "makes it train"))
+    return f"CAST(coalesce({code}, 0) AS TINYINT)", odd
 
 
 def truth(table: Table, column: str) -> tuple[str, CellCheck]:

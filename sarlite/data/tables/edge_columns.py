@@ -16,7 +16,7 @@ from sarlite.data.tables.number_columns import column_names, matrix, number_expr
 from sarlite.data.tables.numbering import FOLDED, IdColumn, NodeNumbering
 from sarlite.data.tables.remedies import query_remedy, trimmed
 from sarlite.data.tables.sources import unnamed
-from sarlite.data.tables.sql_connection import Connection
+from sarlite.data.tables.sql_connection import Connection, to_array
 from sarlite.data.tables.text_form import ENDS, literal, quote
 from sarlite.data.tables.time_columns import time_column
 from sarlite.data.workspace import Workspace
@@ -333,7 +333,7 @@ class NumberedEdges:
             pieces["edge_features"] = [np.empty((0, self._columns.width), np.float32)]
         for columns in sources.batches(self._connection, sql, 2 + len(self._values)):
             for name, dtype in kinds.items():
-                pieces[name].append(np.asarray(columns.pop(0)).astype(dtype, copy=False))
+                pieces[name].append(to_array(columns.pop(0)).astype(dtype, copy=False))
             if columns:
                 pieces["edge_features"].append(matrix(columns, np.float32))
         return {name: np.concatenate(rows) for name, rows in pieces.items()}
@@ -403,10 +403,10 @@ class _Stream:
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
             if keys.null_count:
                 self._check()
-            keys, values = np.asarray(keys), {}
+            keys, values = to_array(keys), {}
             for field in ("edge_ids", "edge_weight", "edge_time"):
                 if field in self.columns:
-                    values[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
+                    values[field] = to_array(columns.pop(0)).astype(self.columns[field][0], copy=False)
             if columns:
                 values["edge_features"] = matrix(columns, np.float32)
             if self._counters is not None:

@@ -14,9 +14,10 @@ from sarlite.data.tables.checks import DOUBTFUL_WORDS, CellCheck, cell, check_ce
 from sarlite.data.tables.number_columns import matrix
 from sarlite.data.tables.remedies import lists_remedy
 from sarlite.data.tables.sources import Table, new_name
+from sarlite.data.tables.sql_connection import to_array
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError, import_optional
+from sarlite.errors import ConfigError, DataError
 from sarlite.types import Array
 
 _MANY = 30  # least number of classes that may be ids by mistake
@@ -264,12 +265,11 @@ def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, co
 
 def _codes(table, column, class_values, workspace):
     """Return the index in `class_values` of the label of each row of `table`, (n_rows,) int64; -1 for a row without a label."""
-    compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
-    is_number = class_values.kind == "number"
-    value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"
-    listed = arrow.array(class_values.values, arrow.int64() if is_number else arrow.string())
+    value = f"CAST({number(table, column)} AS BIGINT)" if class_values.kind == "number" else f"CAST({quote(column)} AS VARCHAR)"
+    if not class_values.numbered:
+        names = ", ".join(literal(str(name)) for name in class_values.values)
+        value = f"enum_code(TRY_CAST(CAST({value} AS VARCHAR) AS ENUM({names})))" if names else "-1"
     spool = workspace.spool("labels", np.int64)
-    for (cells,) in table.batches(f"CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END"):
-        codes = cells if class_values.numbered else compute.index_in(cells, value_set=listed)
-        spool.write(np.asarray(codes.fill_null(-1)))
+    for (codes,) in table.batches(f"CAST(CASE WHEN {is_missing(table, column)} THEN -1 ELSE {value} END AS BIGINT)"):
+        spool.write(to_array(codes))
     return spool.array()

@@ -21,7 +21,7 @@ from sarlite.data.tables.number_columns import column_names, matrix, numbers
 from sarlite.data.tables.numbering import IdColumn
 from sarlite.data.tables.remedies import replacement
 from sarlite.data.tables.sources import Table, unnamed
-from sarlite.data.tables.sql_connection import Connection
+from sarlite.data.tables.sql_connection import Connection, to_array
 from sarlite.data.tables.text_form import Reading, quote
 from sarlite.data.tables.time_columns import time_column
 from sarlite.data.targets import labelled
@@ -185,7 +185,7 @@ class NodeColumns:
             return {}
         times, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
         for (cells,) in self._table.batches(times.expression):
-            spool.write(cells.to_numpy(zero_copy_only=False))
+            spool.write(to_array(cells))
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
@@ -254,7 +254,7 @@ class NodeColumns:
             column = source.split or table.columns[0]
             code, check = split_code(table, column)
             check_cells(table, [check])
-            codes = np.concatenate([np.empty(0, np.int8), *(np.asarray(one) for (one,) in table.batches(code))])
+            codes = np.concatenate([np.empty(0, np.int8), *(to_array(one) for (one,) in table.batches(code))])
             return {name: codes == at for at, name in enumerate(SPLITS, 1)}, f"column {column!r} of {table.where}"
         if source.masks:
             return self._masks(table), ", ".join(f"column {column!r}" for column in source.masks.values())
@@ -271,7 +271,7 @@ class NodeColumns:
         for name, column in self.source.masks.items():
             value, check = truth(table, column)
             check_cells(table, [check])
-            masks[name] = np.concatenate([np.empty(0, bool), *(np.asarray(one) for (one,) in table.batches(value))])
+            masks[name] = np.concatenate([np.empty(0, bool), *(to_array(one) for (one,) in table.batches(value))])
         return masks
 
     def _accounts(self):

@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.data.tables.checks import check_cells, list_length, number, number_checks
 from sarlite.data.tables.sources import Table
-from sarlite.data.tables.sql_connection import Cells
+from sarlite.data.tables.sql_connection import Cells, to_array
 from sarlite.data.tables.text_form import quote
 from sarlite.types import DType
 
@@ -46,8 +46,7 @@ def matrix(columns: Sequence[Cells], dtype: DType) -> np.ndarray:
     for column in columns:
         flat = column.flatten() if hasattr(column, "flatten") and "list" in str(column.type) else column
         with np.errstate(over="ignore"):  # `Dataset.check` refuses infinite results
-            arrays.append(np.asarray(flat.to_numpy(zero_copy_only=False)).astype(dtype, copy=False).reshape(
-                len(column), -1 if len(column) else 1))
+            arrays.append(to_array(flat).astype(dtype, copy=False).reshape(len(column), -1 if len(column) else 1))
     if len(arrays) == 1:
         return np.ascontiguousarray(arrays[0])
     return np.concatenate(arrays, 1)

@@ -268,6 +268,5 @@ def _refuse_twice(connection, numbering, listing):
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:
         first, again, shown = twice
-        name = quote(listing.column)
-        remedy = query_remedy(listing.table, f"SELECT DISTINCT ON ({name}) *", "ORDER BY ALL", "keeps one row of each id, the least")
+        remedy = query_remedy(listing.table, f"SELECT DISTINCT ON ({quote(listing.column)}) *", "ORDER BY ALL", "keeps one row of each id")
         raise DataError(f"{cell(listing.table, again, listing.column)}: {shown!r} is the id of row {first}, too; {remedy}")

@@ -386,8 +386,7 @@ def _of_query(connection, query, source_name):
         connection.execute(f"SET file_search_path = {literal(str(query.folder))}")
     if query.database:
         _attach(connection, query, source_name)
-    relation = f"({query.sql.rstrip().rstrip(';')}\n)"  # the last line may end in a comment
-    return _described(connection, relation)
+    return _described(connection, f"({query.sql.rstrip().rstrip(';')}\n)")  # the last line may end in a comment
 
 
 def _attach(connection, query, source_name):

@@ -9,6 +9,7 @@ import numpy as np
 from sarlite.data.tables.checks import CellCheck, check_cells, is_missing, number
 from sarlite.data.tables.remedies import date_remedy, left_out, query_remedy, replacement
 from sarlite.data.tables.sources import Table
+from sarlite.data.tables.sql_connection import to_array
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.times import show_time
 from sarlite.errors import DataError
@@ -189,5 +190,5 @@ def times(table: Table, column: str) -> np.ndarray:
 
 
 def _column(table, expression, dtype):
-    pieces = [columns[0].to_numpy(zero_copy_only=False) for columns in table.batches(expression)]
+    pieces = [to_array(columns[0]) for columns in table.batches(expression)]
     return np.concatenate([np.empty(0, dtype), *pieces]).astype(dtype, copy=False)

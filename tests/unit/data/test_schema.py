@@ -36,8 +36,8 @@ def test_transforms_stay_with_the_data_and_must_be_those_of_the_model(tmp_path):
     assert stored.target_nodes.transforms == one
     schema = schema_of(stored)
     assert is_schema(schema) and matched(stored, schema, "NEW").left_out == []
-    for transforms in (other, None):
-        with pytest.raises(DataError, match="data NEW: .*features: .*other transforms .*column 'age' .*30"):
+    for transforms, difference in ((other, "column 'age' has .*35.* instead of .*30"), (None, "plain numbers instead of age:standard")):
+        with pytest.raises(DataError, match=f"data NEW: .*features: .*other transforms than the model's: {difference}"):
             matched(dataset(transforms=transforms), schema, "NEW")
 
 
