@@ -17,9 +17,9 @@ ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to",
 LINE_BYTES = 1 << 24
 _CONTENTS = {
     b"\x1f\x8b": "compressed by gzip: its name must end in .gz", b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst",
-    b"PAR1": "a table of Parquet: its name must end in .parquet", b"ARROW1": "a table of Arrow: its name must end in .arrow",
+    b"PAR1\x15": "a table of Parquet: its name must end in .parquet", b"ARROW1\0": "a table of Arrow: its name must end in .arrow",
     b"PK\x03\x04": "an archive, or a table of Excel, which pandas reads and to_parquet writes as a table",
-    b"SQLite": "a database of SQLite; in a TOML file database= and table= name the rows",
+    b"SQLite format 3": "a database of SQLite; in a TOML file database= and table= name the rows",
     **dict.fromkeys((b"<!doctype", b"<html", b"<?xml"), "HTML or XML, no table"),
     b"version https://git-lfs": "a pointer of Git LFS: git lfs pull fetches the file"}
 """First bytes of files that are no text with a table, and what such a file is."""

@@ -303,6 +303,18 @@ def test_training_from_a_directory_loads_no_engine(here):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_convert_imports_no_pandas(here):
+    import subprocess
+    import sys
+
+    (here / "n.csv").write_text("id,x,y,part\na,1,p,train\nb,2,q,val\nc,3,,none\n")
+    (here / "e.csv").write_text("src,dst,w,at\na,b,1,2026-03-01\nb,c,2,2026-03-02\n")
+    spec = "edges:e.csv,src=src,dst=dst,weight=w,time=at,nodes=n.csv,id=id,features=x,labels=y,split=part"
+    code = (f"import sys; from sarlite.cli.data_command import main; assert main(['convert', '{spec}', 'd', '--allow-empty', 'test']) == 0"
+            "; assert 'pandas' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("reading, words", [
     (Reading(), {"1.5": 1.5, " 1 ": 1, "+1e5": 1e5, "inf": np.inf, "1e400": np.inf, "nan": None, " NaN": None, "null": None, "TRUE ": 1,
                  "false": 0, "1_000": None, "1,5": None, "t": None, "0x10": None, "-nan": None}),
@@ -367,8 +379,8 @@ def test_an_id_in_two_rows_is_refused_with_a_query_that_keeps_one(here):
 
 
 @pytest.mark.parametrize("name, content, why", [
-    ("e.csv", gzip.compress(b"src,dst\na,b\n"), "compressed by gzip: its name must end in .gz"),
-    ("e.txt", b"PAR1 and more", "a table of Parquet: its name must end in .parquet"),
+    ("e.csv", gzip.compress(b"src,dst\na,b\n", mtime=0), "compressed by gzip: its name must end in .gz"),
+    ("e.txt", b"PAR1\x15\x04 and more", "a table of Parquet: its name must end in .parquet"),
     ("e.csv", b"PK\x03\x04 and more", "an archive, or a table of Excel"),
     ("e.csv", b"<!DOCTYPE html>\n<html>\n", "HTML or XML, no table"),
     ("e.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n", "a pointer of Git LFS: git lfs pull fetches the file"),
@@ -382,6 +394,8 @@ def test_an_id_in_two_rows_is_refused_with_a_query_that_keeps_one(here):
 def test_a_file_that_is_no_table_is_refused_by_its_content(here, name, content, why):
     (here / name).write_bytes(content)
     assert f"{name}: {why}" in message_of(load, f"edges:{name},src=src,dst=dst", allow_empty=ALL)
+    (here / name.replace("graphml", "csv")).write_text("PAR1,SQLite,src,dst\n1,2,a,b\n")  # names of columns
+    assert load(f"edges:{name.replace('graphml', 'csv')},src=src,dst=dst", allow_empty=ALL).n_edges == 1
 
 
 def test_compressed_json_lines_and_compressed_utf16_are_read(here):
