@@ -212,8 +212,7 @@ def count_classes(labels, where, n_classes=None):
     top = max((int(piece.max()) for _, piece in pieces(labels)), default=-1)
     if n_classes is not None:
         if not top < n_classes <= MAX_CLASSES:
-            raise ConfigError(f"classes is {n_classes}, but must be {top + 1} to {MAX_CLASSES}: "
-                              f"{where} has labels up to {top}")
+            raise ConfigError(f"classes is {n_classes}, but must be {top + 1} to {MAX_CLASSES}: {where} has labels up to {top}")
         return n_classes
     if top >= MAX_CLASSES:
         raise DataError(f"{where}: labels: the largest is {top}: number the classes from 0 on, at most {MAX_CLASSES}")
@@ -341,7 +340,7 @@ def whole_labels(labels, where, first_row=0, what="node"):
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label per {what}, found shape " f"{labels.shape}{_SAY.format(what=what)}")
+        raise DataError(f"{where}: labels: expected one label per {what}, found shape {labels.shape}{_SAY.format(what=what)}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)

@@ -3,7 +3,6 @@
 The commands `convert` and `info` print the account.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -77,7 +76,7 @@ def _alike(classes):
     """Return groups of names in `classes` that differ only in blanks, capitals, invisible letters or Unicode form: "A" and "a "."""
     groups: dict[str, list[str]] = {}
     for name in classes:
-        plain = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFC", name)).strip().lower()
+        plain = unicodedata.normalize("NFC", name).strip(" \t\r\n\xa0\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff").lower()
         groups.setdefault(plain, []).append(name)
     return [names for names in groups.values() if len(names) > 1]
 

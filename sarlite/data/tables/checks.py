@@ -236,8 +236,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
         if table.n_rows and not (kind == "float" and not n_values):
             more = {"float": "numbers with a point; Int64 of pandas keeps whole numbers whole, also beside missing values",
                     "date": "dates", "bool": "true and false", "list": "lists", "vector": "lists"}.get(kind, "of an unknown type")
-            raise DataError(f"{table.where}: column {column!r}: {more}: these are not ids of nodes, which are whole "
-                            "numbers or words")
+            raise DataError(f"{table.where}: column {column!r}: {more}: these are not ids of nodes, which are whole numbers or words")
     name = quote(column)
     checks = [CellCheck(column, f"{name} IS NULL OR {name} = ''" if kind == "word" else f"{name} IS NULL", "no id")]
     if table.has_header and column == next(iter(table.types)) and len(table.types) > 1:
@@ -276,8 +275,11 @@ def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
     cases = " ".join(f"WHEN {literal(name)} THEN {code}" for name, code in SPLIT_WORDS.items())
     code = f"(CASE lower(trim({name})) {cases} END)"
 
-    odd = CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is not one of train, val, test, none",
-                    lambda value: replacement(table, column, f"CASE {quote(column)} WHEN {literal(str(value))} THEN 'train' ELSE {quote(column)} END", "makes it train"))
+    def remedy(value):
+        train = f"CASE {quote(column)} WHEN {literal(str(value))} THEN 'train' ELSE {quote(column)} END"
+        return replacement(table, column, train, "makes it train")
+
+    odd = CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is not one of train, val, test, none", remedy)
     return f"CAST(coalesce({code}, 0) AS TINYINT)", odd
 
 

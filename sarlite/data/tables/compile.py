@@ -164,10 +164,9 @@ class _Compiler:
         self._check_unused({name: np.count_nonzero(~nodes) for name, nodes in touched.items()})
         self._tell("read the nodes")
         node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
-        nodes, edges = self.account["nodes"], self.account["edges"]
-        timed = [(one.listing.table, one.source.time, nodes[name]) for name, one in self._nodes.items() if one.source.time]
-        timed += [(one.table, one.source.time, edges[".".join(one.source.relation)]) for one in self._edges if one.source.time]
-        check_units([(table, name, entry["times"]) for table, name, entry in timed if "first" in entry["times"]])
+        timed = [(one.listing and one.listing.table, one.source.time, self.account["nodes"][of]) for of, one in self._nodes.items()]
+        timed += [(one.table, one.source.time, self.account["edges"][".".join(one.source.relation)]) for one in self._edges]
+        check_units([(table, name, entry["times"]) for table, name, entry in timed if "first" in entry.get("times", {})])
         outside = [line for one in (*self._nodes.values(), *self._edges) for line in one.outside]
         self.account |= {"outside": outside} if outside else {}
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]

@@ -139,7 +139,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
     lists = [name for name, feature in wanted.items() if feature.transform == "vector" and table.types[name] == "word"]
     check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates), *(
-        CellCheck(name, f"NOT {is_missing(table, name)} AND TRY_CAST({quote(name)} AS DOUBLE[]) IS NULL", "VALUE is no list of numbers",
+        CellCheck(name, f"NOT {is_missing(table, name)} AND TRY_CAST({quote(name)} AS DOUBLE[]) IS NULL", "VALUE is not a list of numbers",
                   partial(vector_remedy, table, name)) for name in lists)])
     columns = [f"{expression} AS {quote(f'{VALUE}{name}')}" for name, expression in values.items()]
     for name in table.types:

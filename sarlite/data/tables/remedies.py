@@ -112,8 +112,8 @@ def date_remedy(table: Table, column: str, value: object) -> str:
         if table.one(f"bool_or({matches})")[0]:
             order = ""
             if form[1:2] + form[4:5] in ("dm", "md"):
-                day = f"CAST(regexp_extract({word}, '^([0-9]+)[^0-9]([0-9]+)', {{}}) AS INTEGER)"
-                first, second = table.one(*(f"max({day.format(at)}) FILTER (WHERE {matches})" for at in (1, 2)))
+                numbers = (f"CAST(regexp_extract({word}, '^([0-9]+)[^0-9]([0-9]+)', {at}) AS INTEGER)" for at in (1, 2))
+                first, second = table.one(*(f"max({number}) FILTER (WHERE {matches})" for number in numbers))
                 months, days = f"%m{form[2]}%d", f"%d{form[2]}%m"
                 order = "" if max(first, second) > 12 else f" if {form[:2].replace('%m', 'the month').replace('%d', 'the day')} comes first"
                 form = (days if first > 12 else months if second > 12 else form[:5]) + form[5:]

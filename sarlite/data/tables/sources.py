@@ -33,7 +33,7 @@ _OTHERS = {**dict.fromkeys((".bz2", ".xz", ".zip", ".7z", ".tar", ".tgz"), _PACK
            **dict.fromkeys((".xlsx", ".xls", ".pkl", ".pickle", ".h5", ".hdf5", ".sas7bdat", ".dta"),
                            "no table that is read; pandas reads the file, and to_parquet writes a table"),
            **dict.fromkeys((".graphml", ".gexf", ".gml", ".net"),
-                           "a graph and no table; networkx reads the file, and to_pandas_edgelist makes a table of edges")}
+                           "a graph, not a table; networkx reads the file, and to_pandas_edgelist makes a table of edges")}
 _VECTOR = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN)\[\d*\]$")
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _NUMBERS = itertools.count()

@@ -20,7 +20,7 @@ _CONTENTS = {
     b"PAR1\x15": "a table of Parquet: its name must end in .parquet", b"ARROW1\0": "a table of Arrow: its name must end in .arrow",
     b"PK\x03\x04": "an archive, or a table of Excel, which pandas reads and to_parquet writes as a table",
     b"SQLite format 3": "a database of SQLite; in a TOML file database= and table= name the rows",
-    **dict.fromkeys((b"<!doctype", b"<html", b"<?xml"), "HTML or XML, no table"),
+    **dict.fromkeys((b"<!doctype", b"<html", b"<?xml"), "HTML or XML, not a table"),
     b"version https://git-lfs": "a pointer of Git LFS: git lfs pull fetches the file"}
 """First bytes of files that are no text with a table, and what such a file is."""
 _SEPARATOR = re.compile("sep=.")
@@ -157,7 +157,7 @@ def text_form(connection: Connection, path: str, reading_: Reading, asked: Seque
         remedy = reading_.door.remedy(("header", (True, False), "says which"))
         raise DataError(f"{path}: the first line, {lines[0][:200]!r}, may be a header or a row: {remedy}")
     if header and second and all(re.fullmatch(" *:?-{2,}:? *", word) for word in second):
-        raise DataError(f"{path}: the line below the header is a rule of dashes and no row; delete the line")
+        raise DataError(f"{path}: the line below the header is a rule of dashes, not a row; delete the line")
     names = [word.strip() or f"Unnamed: {at}" for at, word in enumerate(first)] if header else [str(at) for at in range(len(first))]
     return TextForm(delimiter, header, names if lines else [*asked] or ["0"], encoding, reading_.comment)
 

@@ -382,14 +382,14 @@ def test_an_id_in_two_rows_is_refused_with_a_query_that_keeps_one(here):
     ("e.csv", gzip.compress(b"src,dst\na,b\n", mtime=0), "compressed by gzip: its name must end in .gz"),
     ("e.txt", b"PAR1\x15\x04 and more", "a table of Parquet: its name must end in .parquet"),
     ("e.csv", b"PK\x03\x04 and more", "an archive, or a table of Excel"),
-    ("e.csv", b"<!DOCTYPE html>\n<html>\n", "HTML or XML, no table"),
+    ("e.csv", b"<!DOCTYPE html>\n<html>\n", "HTML or XML, not a table"),
     ("e.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:a\n", "a pointer of Git LFS: git lfs pull fetches the file"),
     ("e.csv", "\ufeffsrc,dst\nä,b\n".encode("utf-16-be"), "text in UTF-16BE; iconv -f UTF-16BE -t UTF-8"),
     ("e.csv", "src,dst\nä,b\n".encode("utf-16-le"), "text in UTF-16LE; iconv -f UTF-16LE -t UTF-8"),
     ("e.csv", "src,dst\na,b\n".encode("utf-32"), "text in UTF-32; iconv -f UTF-32 -t UTF-8"),
-    ("e.graphml", b"<graphml>", "a graph and no table; networkx reads the file"),
+    ("e.graphml", b"<graphml>", "a graph, not a table; networkx reads the file"),
     ("e.csv", b"Export of 2026\n\nsrc,dst\na,b\n", "the columns are named in the line 'src,dst', but the first line is 'Export of 2026'"),
-    ("e.csv", b"src,dst\n---,---\na,b\n", "the line below the header is a rule of dashes and no row"),
+    ("e.csv", b"src,dst\n---,---\na,b\n", "the line below the header is a rule of dashes, not a row"),
 ])  # fmt: skip
 def test_a_file_that_is_no_table_is_refused_by_its_content(here, name, content, why):
     (here / name).write_bytes(content)

@@ -210,3 +210,8 @@ def test_unix_times_of_two_tables_in_different_units_are_asked_about(here):
             in message)
     assert 'CAST("at" AS BIGINT) // 1000' in message and '"null": "nan" says that all have one unit' in message
     assert from_tables({"nodes": {"a": nodes}, "edges": [{**edges, "null": "nan"}]}).n_edges == 1
+
+
+def test_the_name_of_a_column_may_have_braces(here):
+    message = message_of(edges_of, here, "src,dst,{t}\na,b,13/02/2026\n", ",time={t}")
+    assert "'%d/%m/%Y'" in message
