@@ -76,8 +76,7 @@ def _alike(classes):
     """Return groups of names in `classes` that differ only in blanks, capitals, invisible letters or Unicode form: "A" and "a "."""
     groups: dict[str, list[str]] = {}
     for name in classes:
-        plain = unicodedata.normalize("NFC", name).strip(" \t\r\n\xa0\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff").lower()
-        groups.setdefault(plain, []).append(name)
+        groups.setdefault(unicodedata.normalize("NFC", name).strip(" \t\r\n\xa0\u00ad\u200b\u200d\u2060\ufeff").lower(), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 
