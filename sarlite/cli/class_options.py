@@ -21,7 +21,7 @@ RARE = 0.1
 
 
 def check(training: TrainingOptions) -> None:
-    """Raise a ConfigError if the metric, the loss, the threshold or the class weights in `training` are invalid for its task;
+    """Raise a ConfigError if the metric, the loss, the threshold or the class weights in `training` are invalid for the task in `training`;
     without a task, if they are invalid for every task.
     """
     for name, table, find in (("loss", LOSSES, find_loss), ("metric", METRICS, find_metric)):
@@ -118,7 +118,8 @@ def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple
 
 def _of_classes(comm, training, part):
     """Complete the options `training` by the classes of the data `part`: set the index of the positive class and, if a class is rare and no
-    metric is set, a metric for rare classes. Return (completed options, lines for the user about both). Collective.
+    metric is set, a metric for rare classes. Return (completed options, lines for the user about the positive class and the metric).
+    Collective.
     """
     rows = row_numbers("train", part.rows.train, part.graph.n_dst)
     counts = class_counts(comm, np.asarray(part.rows.labels), rows, part.n_classes)
@@ -143,8 +144,8 @@ def _of_classes(comm, training, part):
 
 
 def _number(class_name: str, names: list[str] | None, n: int, option: str) -> int:
-    """Return the index of `class_name` in `names`, the names of the n classes; without names (None), classes are named "0", "1" and
-    so on. The error for an unknown class begins with `option`.
+    """Return the index of the class called `class_name` in the option `option`. `names` are the names of the n classes; without names
+    (None), the classes are called "0", "1" and so on. The error for an unknown class begins with `option`.
     """
     class_names = names or [str(number) for number in range(n)]
     if class_name not in class_names:

@@ -139,8 +139,8 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: OptionValues, model: Callable[..., object] | None, kind: str) -> "Run":
-        """Return the facts about a run that are known before its data are read: its options, the class of its `model`, or None, and
-        the `kind` of its data, such as "plain".
+        """Return the facts about a run that are known before its data are read: its options, the class `model` of its model (None:
+        unknown), and the `kind` of its data, such as "plain".
 
         Parameters
         ----------

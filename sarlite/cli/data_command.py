@@ -270,8 +270,8 @@ def _reading(directory: AnyPath | None, but: AnyPath | None = None) -> AbstractC
 
 
 def _near_shares(dataset, order):
-    """Return a line of text with the share of edges whose two nodes are near, less than `cluster_size` places apart: in the node
-    order `order`, and in the order of ids.
+    """Return a line of text with the share of edges whose two nodes are near, less than `cluster_size` (a number) places apart: first in
+    the node order `order`, then in the order of ids.
     """
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))

@@ -109,8 +109,8 @@ def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
 
 
 def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], list[str]]:
-    """Return (estimates of memory, received bytes and seconds for each number of ranks and mode, lines that compare the estimates
-    with --memory). `sizes` has the command's own options, and `options` has the options of the estimated run.
+    """Return (estimates, lines): first the memory, received bytes and seconds for each number of ranks and mode; then lines of text that
+    compare the estimates with --memory. `sizes` has the command's own options, and `options` has the options of the estimated run.
 
     Parameters
     ----------

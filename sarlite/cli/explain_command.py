@@ -243,7 +243,8 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, request: Pr
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              request: PredictionRequest) -> tuple[Array, list[Moment]]:
     """Compute outputs for the nodes in `request`, each from edges up to the node's own time, with `model` on the input rows `x`. Return
-    (outputs, a `Moment` for each node: its time, and how many latest edges of a node count). Collective.
+    (outputs, moments): first a row for each node; then a `Moment` (limit for edges) for each node: the node's time, and how many latest
+    edges of a node count. Collective.
     """
     batches: Any = trained.run.batches
     temporal, fanouts = temporal_of(batches, part), list(batches.eval_fanouts or batches.fanouts)
@@ -284,8 +285,9 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (mean row of each of `tables`, the baseline of integrated gradients; text that says which nodes were averaged). A mean is over
-    all nodes of a type or, for the type with labels, over the training nodes, if any. Columns of label inputs are 0. Collective.
+    """Return (baseline, text): first the baseline of integrated gradients, a mean row for each of `tables`; then a text that says which
+    nodes were averaged. A mean is over all nodes of a type or, for the type with labels, over the training nodes, if any. Columns of label
+    inputs are 0. Collective.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))

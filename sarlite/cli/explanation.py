@@ -190,8 +190,8 @@ class Explainer(NamedTuple):
         return [*map(str, ids.tolist())] if names is None else names.of(ids)
 
     def _scorer(self, around: Neighborhood, score: Callable[[Tensor], Tensor]) -> Scorer:
-        """Return a `Scorer` for the node at the centre of `around`, its neighbourhood. The scorer runs the model on the neighbourhood;
-        `score` is a function that turns the model's output into the explained number.
+        """Return a `Scorer`, which computes the explained number of the node at the centre of `around`, its neighbourhood. The scorer runs
+        the model on the neighbourhood; `score` is a function that turns the model's output into the explained number.
         """
         run, features = self.trained.run, self.part.rows.features
         relational = isinstance(self.part.graph, NodeType)
@@ -221,8 +221,8 @@ class Explainer(NamedTuple):
                             "values than the rows that reach a node through its layers, as pna depends on the mean degree")
 
     def _features(self, scorer: Scorer, score: float) -> tuple[list[Attribution], Total]:
-        """Return (attributions of a node's score to features, `Total` of the integrated gradients of all features). `scorer`
-        computes the score with changed features; `score` is the unchanged score.
+        """Return (attributions, total): first the attributions of a node's score to features; then the `Total` of all features, two numbers
+        that check the integrated gradients. `scorer` computes the score with changed features; `score` is the unchanged score.
         """
         gradients = integrate_inputs(scorer, self.baseline, self.trained.config.steps)
         by_column = {name: values.sum(0) for name, values in gradients.x.items()}
@@ -257,8 +257,9 @@ class Explainer(NamedTuple):
                     yield from ((COLUMN, names[at], node_type, [at]) for at in columns)
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
-        """Return (attributions of a node's `score` to the edges in its neighbourhood `around`, their `Total`, number of these
-        edges, number of edges that were left out one by one). `scorer` computes the score without an edge.
+        """Return (attributions of a node's `score` to the edges in its neighbourhood `around`, their `Total`, number of these edges, number
+        of edges that were left out one by one). A `Total` has two numbers that check the integrated gradients. `scorer` computes the score
+        without an edge.
         """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}
         if not removable:
@@ -339,8 +340,8 @@ def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
 
 
 def column_names(part: Shard, node_type: str, width: int, labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (names of the `width` input columns of a node type, for each column the name of the feature that it was made from).
-    Columns after the data's features are label inputs, named by the classes `labels`.
+    """Return (names of the `width` input columns of the type `node_type`, for each column the name of the feature that it was made from).
+    `part` has the data's features; the columns after them are label inputs, named by the classes `labels`.
 
     Parameters
     ----------

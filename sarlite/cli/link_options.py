@@ -82,8 +82,8 @@ class LinkOptions:
     filtered: bool = fixed_option(True, "no negative of evaluation is a link of any split", **_LINKS)
 
     def linked(self, graph: Graph | NodeType, names: Mapping[str, Names]) -> Linked:
-        """Return the graph with the relations whose edges are predicted, as a `Linked`. `graph` is this rank's part of the run's
-        graph, and `names` has the nodes' names by node type.
+        """Return a `Linked`: an object that holds `graph`, this rank's part of the run's graph, and the relations whose edges are
+        predicted. `names` has the nodes' names by node type.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class LinkOptions:
         return requested[0] if len(requested) == 1 else requested
 
     def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
-        """Return how to divide the edges of `linked` into splits, as the arguments (`val`, `test`) of `split_links`. They are
+        """Return how to divide the edges to predict in `linked` into splits, as the arguments (`val`, `test`) of `split_links`. They are
         (`time_split`, 0) if `time_split` is not None, else the shares of the options, or the pairs of nodes in the files that the options
         name. Collective.
 
@@ -176,7 +176,7 @@ class LinkOptions:
 
     def samplers(self, linked: Linked) -> list[str | Array]:
         """Return how to draw negatives in training and in evaluation, as the arguments [`sampler`, `eval_sampler`] of `split_links`: the
-        name of a sampler, or pairs of nodes of `linked` read from a file. Collective.
+        name of a sampler, or pairs of nodes read from a file. `linked` has the graph and its relations to predict. Collective.
 
         Returns
         -------
@@ -203,8 +203,8 @@ class LinkOptions:
                                                     read("eval_negative_sampler", self.eval_negative_sampler)])
 
     def of_graph(self, linked: Linked, splits: tuple[Split, Split], samplers: list[str | Array], seed: int) -> Links:
-        """Make training, validation and test links of the edges of `linked`, with negatives. `splits` are the arguments (`val`, `test`) of
-        `split_links`, `samplers` its arguments for negatives in training and in evaluation, and `seed` draws both. Collective.
+        """Make training, validation and test links of the edges to predict in `linked`, with negatives. `splits` are the arguments (`val`,
+        `test`) of `split_links`, `samplers` its arguments for negatives in training and in evaluation, and `seed` draws both. Collective.
 
         Parameters
         ----------
@@ -222,15 +222,17 @@ class LinkOptions:
                            eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Make `Links` of labelled pairs of nodes, `labels`, on the graph in `linked`, with the splits of the pairs. Collective."""
+        """Make `Links` (links with targets and splits) of labelled pairs of nodes, `labels`. `linked` has the graph and the relation of the
+        pairs. Collective.
+        """
         relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Read the labelled pairs of nodes of `linked` from the file --edge-labels, as labels for `task`. Their splits come from a column
-        of the file or from their times (`time_split`), or are drawn with `seed`. Return all pairs on rank 0, none on other ranks.
-        Collective.
+        """Read labelled pairs of nodes from the file --edge-labels, as labels for `task`; `linked` has the graph and the relation of the
+        pairs. Their splits come from a column of the file or from their times (`time_split`), or are drawn with `seed`. Return all pairs on
+        rank 0, none on other ranks. Collective.
 
         Parameters
         ----------
@@ -278,8 +280,8 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Read pairs of nodes from the file `path`; return {relation of `linked`: its pairs, shape (n_pairs, 2)}. Only rank 0 reads; other
-    ranks have no pairs. A share in place of a path gives no pairs.
+    """Read pairs of nodes from the file `path`; return {relation: its pairs, shape (n_pairs, 2)} for each relation to predict in `linked`.
+    Only rank 0 reads; other ranks have no pairs. A share in place of a path gives no pairs.
     """
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:

@@ -227,7 +227,7 @@ def _type_of_rows(config, part):
 
 
 def _check_several(config, linked):
-    """Raise a ConfigError if several relations in `linked` are predicted and --top or --nodes cannot be used with them."""
+    """Raise a ConfigError if `linked` has several relations to predict, and --top or --nodes cannot be used with them."""
     if linked.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations needs a table, such as FILE.csv")
     sources = {source.node_type for source, _ in linked.ends}
@@ -237,8 +237,8 @@ def _check_several(config, linked):
 
 
 def _score_functions(decoder, linked):
-    """Return a list with a function (head rows, tail rows) -> scores of the pairs for each predicted relation in `linked`, with the
-    relation's parameters of `decoder`.
+    """Return a list of functions (head rows, tail rows) -> scores of the pairs, one for each relation to predict in `linked`. Each calls
+    `decoder` with the parameters of its relation.
     """
     if not linked.several:
         return [decoder]
@@ -246,9 +246,9 @@ def _score_functions(decoder, linked):
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Score the node pairs in `pairs` by `decoder`, from the encoder's output rows `node_rows`. Return for each pair (score, rank of its
-    destination among all destinations of its source, from 1), (n_pairs, 2). Pairs with keys in `excluded`, by relation, do not count.
-    Collective.
+    """Score the node pairs in `pairs` by `decoder`, from the encoder's output rows `node_rows` of `graph`. Return for each pair (score,
+    rank of its destination among all destinations of its source, from 1), (n_pairs, 2). `linked` has the relations of the pairs. Pairs with
+    keys in `excluded`, by relation, do not count. Collective.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
@@ -258,9 +258,9 @@ def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
 
 
 def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
-    """Find the `config.top` likeliest destinations of each source; `sources_by_relation` has a `PredictionRequest` for each relation in
-    `linked`. `decoder` scores pairs of the encoder's output rows `node_rows`; pairs with keys in `excluded`, by relation, are left out.
-    Return (`PredictionRequest` of all sources, [ids of their destinations, scores]). Collective.
+    """Find the `config.top` likeliest destinations of each source; `sources_by_relation` has a `PredictionRequest` (this rank's sources)
+    for each relation in `linked`. `decoder` scores pairs of the encoder's output rows `node_rows`; pairs with keys in `excluded`, by
+    relation, are left out. Return (`PredictionRequest` of all sources, [ids of their destinations, scores]). Collective.
     """
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):

@@ -198,8 +198,8 @@ def _counted(runs):
 
 
 def _pairs(runs):
-    """Yield matrices as HTML for the `runs` that report them: for each phase, bytes by sending and receiving rank; and edges by the
-    parts of their two nodes.
+    """Yield matrices as HTML for the `runs` that report them: for each phase, bytes by sending and receiving rank; then numbers of edges by
+    the parts (one for each rank) of their two nodes.
     """
     for run in runs:
         suffix = f", {run.name}" if len(runs) > 1 else ""

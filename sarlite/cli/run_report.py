@@ -171,8 +171,8 @@ MOST_PAIRS = 64
 
 
 def pictured(comm, graph):
-    """Return a dict of matrices of a run on `graph`, which the HTML report draws: bytes by sending and receiving rank for each
-    phase, and edges by the parts of their two nodes. Collective.
+    """Return a dict of matrices of a run on `graph`, which the HTML report draws: bytes by sending and receiving rank for each phase, and
+    numbers of edges by the parts (ranks) of their two nodes. Collective.
 
     Returns
     -------
@@ -195,8 +195,8 @@ def pictured(comm, graph):
 
 
 def _edges_by_owner(plan, rank, n_ranks):
-    """Count this rank's edges by the rank that owns the edge's source node. Return a list of `n_ranks` counts. `plan` has the edges of the
-    rank with number `rank`, divided into blocks.
+    """Count the edges of the rank with number `rank` by the rank that owns the edge's source node; return a list of `n_ranks` counts.
+    `plan` has these edges, divided into blocks.
     """
     counts = [0] * n_ranks
     for block, owner, columns in plan.halo():

@@ -13,7 +13,8 @@ THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9
 
 
 class ScoreCounts(NamedTuple):
-    """Histogram of a split's rows by predicted probability, as `outcome_counts.score_counts` computes it.
+    """Histogram of a split's rows by predicted probability, as `outcome_counts.score_counts` computes it. A bin is a range of
+    probabilities.
 
     Attributes
     ----------
@@ -28,8 +29,8 @@ class ScoreCounts(NamedTuple):
     positive: Array
 
     def above(self) -> tuple[Array, Array]:
-        """Return (numbers of positive rows, numbers of negative rows), (n_bins,) each: rows in a bin or any bin above it, with the highest
-        bin first.
+        """Return (numbers of positive rows, numbers of negative rows), (n_bins,) each, counted from the highest probability down: entry i
+        counts the rows in the i + 1 highest bins of the histogram.
         """
         return np.cumsum(self.positive[::-1]), np.cumsum(self.negative[::-1])
 
@@ -77,23 +78,25 @@ def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 def precision_by_recall(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return a list of (recall, precision), one for each threshold at the lower edge of a bin in `counts`, the highest threshold first."""
+    """Return a list of (recall, precision), one for each threshold, the highest first. The thresholds are the lower edges of the bins
+    (ranges of probability) in the histogram `counts`.
+    """
     true, false = counts.above()
     predicted = true + false > 0
     return [*zip((true[predicted] / max(true[-1], 1)).tolist(), (true[predicted] / (true + false)[predicted]).tolist())]
 
 
 def roc(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return a list of (false positive rate, true positive rate), first (0, 0) and then one for each threshold at the lower edge of
-    a bin in `counts`, the highest threshold first.
+    """Return a list of (false positive rate, true positive rate): first (0, 0), then one for each threshold, the highest first. The
+    thresholds are the lower edges of the bins (ranges of probability) in the histogram `counts`.
     """
     true, false = counts.above()
     return [(0.0, 0.0), *zip((false / max(false[-1], 1)).tolist(), (true / max(true[-1], 1)).tolist())]
 
 
 def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return a list of (mean predicted probability, share of positive rows), one for each calibration bin with rows. The bins of
-    `counts` are joined to calibration bins.
+    """Join the bins (ranges of predicted probability) of the histogram `counts` to fewer, wider ranges. Return a list of (mean predicted
+    probability, share of positive rows), one for each wider range with rows.
     """
     centres, rows = (counts.edges[1:] + counts.edges[:-1]) / 2, counts.negative + counts.positive
     bins = np.minimum((centres * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
@@ -103,8 +106,8 @@ def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
 
 
 def threshold_rows(outcome: Outcome) -> tuple[str, list[tuple[str | int, ...]]]:
-    """Return (split, rows of a table): for each of `THRESHOLDS`, counts such as true positives, precision, recall and F1. The split
-    is "val" or, without it, the first split in `outcome`.
+    """Return (split, rows): first "val" or, without it, the first split in `outcome`; then the rows of a table, one for each threshold in
+    `THRESHOLDS`, with counts such as true positives, precision, recall and F1.
 
     Returns
     -------

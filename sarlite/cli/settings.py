@@ -57,8 +57,8 @@ class Settings(NamedTuple):
 
 
 def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> Settings:
-    """Return the objects that training is configured with, made from the `options` of a run, which are checked together. `cls` is
-    the model's class; None loads the class that the options name.
+    """Return a `Settings`, the objects that training is configured with, made from the `options` of a run, which are checked together.
+    `cls` is the model's class; None loads the class that the options name.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> S
 
 
 def source_of(options: RunOptions, cls: Any = None) -> Source:
-    """Return a `Source`, which says what data to read and how ranks divide them, from the `options` of a run. `cls` is the model's
-    class, for options whose default depends on it.
+    """Return a `Source`, which says what data to read and how ranks divide them, from the `options` of a run. `cls` is the model's class,
+    for options whose default depends on the class.
 
     Parameters
     ----------

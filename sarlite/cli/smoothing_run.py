@@ -15,8 +15,8 @@ from sarlite.types import Array
 
 def after_training(trainer: Trainer, best: Best, smooth: CorrectAndSmooth, path: Path) -> dict[str, float | bool | None]:
     """Apply Correct and Smooth, `smooth`, to the outputs of the best model. Write the smoothed predictions to `path` if their validation
-    accuracy is not lower than the model's, otherwise the model's predictions. Return {split + "_accuracy": accuracy after smoothing,
-    "kept": True if the smoothed predictions were written}. Collective.
+    accuracy is not lower than the model's, otherwise the model's predictions. Return a dict: the smoothed accuracy of each split under
+    names such as "val_accuracy", and "kept", True if the smoothed predictions were written. Collective.
 
     The file has the smoothed scores if the validation accuracy is not lower than before smoothing, else the model's
     probabilities, in the data's node order.

@@ -172,7 +172,7 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
     """Draw values of the options in `search` for `trials` runs, with an Optuna sampler of the kind `method` and the seed `seed`. Yield
-    (list of Optuna trials, study) for each wave: up to `jobs` runs that train at the same time.
+    (list of Optuna trials, study) for each wave (up to `jobs` runs that train at the same time); the `study` takes the results.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 
@@ -285,8 +285,8 @@ class Runner:
         return path
 
     def _read(self, result: Result) -> Result | None:
-        """Return `result` with the best scores in the first `result.epochs` epochs of its run, read from the run's folder; None if
-        it has completed fewer. Later epochs do not count, so that a sweep started again selects the same runs.
+        """Return `result`, the outcome of a run, with the best scores in the first `result.epochs` epochs of the run, read from the run's
+        folder; None if the run has completed fewer. Later epochs do not count, so that a sweep started again selects the same runs.
         """
         if not (result.folder / SUMMARY).exists():
             return None

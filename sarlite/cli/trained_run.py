@@ -148,7 +148,7 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
 
 def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_folder: str | Path, command_options: OptionValues,
               tick: Callable[[], object]) -> Shard:
-    """Load this rank's part of the data that --data or, without it, the checkpoint names, with the class and feature numbers of training,
+    """Load this rank's part of the data that --data or, without it, the checkpoint names. Classes and features get the numbers of training,
     matched by name. `command_options` are checked together with the run's options. `threads` is the number of threads, `scratch_folder` is
     for temporary files, and `tick()` reports progress. Collective.
 
@@ -212,8 +212,8 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
                     fanouts: Sequence[int]) -> Array:
-    """Compute the output of `model` for each row of this rank from the input rows `x` and from edges up to the row's own time, given in
-    `temporal`. Return (n_local, n_outputs). `fanouts` is the number of in-edges per node for each layer. Collective.
+    """Compute the output of `model` for each row of this rank, (n_local, n_outputs), from the input rows `x` and from edges up to the row's
+    own time. `temporal` has these times. `fanouts` is the number of in-edges per node for each layer. Collective.
 
     Parameters
     ----------

@@ -142,13 +142,10 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
     return lines
 
 
-def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
-    """Return lines of text about contradictions in the folder of `run`: between its final checkpoint and the kept checkpoint of the same
-    epoch, and between the best scores in its summary and the record of that epoch. [] if there are none. `last` is the last segment of
-    epochs between kept checkpoints.
-
-    The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
-    the best epoch must be those of the epoch's record.
+def contradictions(run: report_command.RunFiles, last: Segment) -> list[str]:
+    """Return lines of text about contradictions between files in the folder of `run`; [] if there are none. The final checkpoint must equal
+    the last kept checkpoint, at the end of the range of epochs `last`, if both are of the same epoch. The best scores in the summary must
+    equal the scores in the record of their epoch.
     """
     path = Path(run.name) / CHECKPOINT
     ended = last.last == len(run.epochs)
@@ -210,7 +207,7 @@ def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -
     drawn = sorted(random.Random(seed).sample(segments, min(n_segments, len(segments))))
     n_epochs = sum(segment.last - segment.first + 1 for segment in drawn)
     show(f"{path}: {len(drawn)} of {len(segments)} segments, {n_epochs} of {len(run.epochs)} epochs, drawn with --seed {seed}")
-    lines = published_differences(run, segments[-1])
+    lines = contradictions(run, segments[-1])
     compared = f"{CHECKPOINT} and {SUMMARY}"
     if segments[-1].last < len(run.epochs):
         show(f"{CHECKPOINT}: not compared, because the run went on after {segments[-1].end.name}")

@@ -10,7 +10,8 @@ from sarlite.tasks.task import DataPart, RunSettings, Targets, Task, TrainingCho
 
 
 class EdgeTask(PairTask):
-    """Prediction of labels of pairs of nodes, which are the rows of a `LinkGraph` made by `link_data.labelled_links`.
+    """Prediction of labels of pairs of nodes. The pairs are the rows of a `LinkGraph`, a graph with a list of node pairs, made by
+    `link_data.labelled_links`.
 
     Parameters
     ----------

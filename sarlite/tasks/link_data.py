@@ -270,8 +270,9 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, val: float, test: float,
                     split: ArrayLike | None, seed: int) -> tuple[Array, Array, Array | None]:
-    """Check arguments of the public function `labelled_links`, which have the same names; return (pairs of ids that are unique over all
-    node types, labels, split codes or None) as arrays. If `split` is None, check the shares `val` and `test` instead.
+    """Check arguments of the public function `labelled_links`, which have the same names; `linked_graph` has the graph and the one relation
+    that the pairs belong to. Return (pairs of ids that are unique over all node types, labels, split codes or None) as arrays. If `split`
+    is None, check the shares `val` and `test` instead.
     """
     if linked_graph.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
@@ -301,8 +302,9 @@ def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
 
 def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                   split: EdgeSplit = None) -> Graph | NodeType:
-    """Return the graph of `of` without the edges that join two ends of a validation or test link, so that an encoder does not see these
-    links. The links are those that `split_links` chooses with the same `val`, `test`, `seed` and `split`. Collective.
+    """Return the graph of `of` (a graph and its relations to predict) without the edges that join two ends of a validation or test link, so
+    that an encoder does not see these links. The links are those that `split_links` chooses with the same `val`, `test`, `seed` and
+    `split`. Collective.
 
     The graph is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
@@ -321,9 +323,9 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return the keys of all links, of every split, whose head this rank owns: for each relation in `of` an ascending int64 array of (local
-    row of the head) * n_nodes + (id of the tail). The links are those that `split_links` makes with the same `val`, `test`, `seed` and
-    `split`. Collective.
+    """Return a list with the keys of all links, of every split, whose head this rank owns: for each predicted relation in `of` an ascending
+    int64 array. A key is (local row of the head) * n_nodes + (id of the tail). The links are those that `split_links` makes with the same
+    `val`, `test`, `seed` and `split`. Collective.
 
     Parameters
     ----------
@@ -343,8 +345,9 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
 
 def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                       split: EdgeSplit) -> tuple[list[LinkEdges], list[Any]]:
-    """Return two lists with an entry for each predicted relation: its edges (`LinkEdges`), and a function (head ids, tail ids) -> split
-    codes. `val`, `test`, `seed` and `split` decide the splits, as in `split_links`. Collective.
+    """Return two lists with an entry for each relation that is predicted in `linked_graph`: first the relation's edges (`LinkEdges`); then
+    a function (head ids, tail ids) -> split codes (0 train, 1 val, 2 test). `val`, `test`, `seed` and `split` decide the splits, as in
+    `split_links`. Collective.
     """
     link_sets, arguments = link_edges(linked_graph), (val, test, split)
     checked = together(linked_graph.graph.comm, lambda: [
@@ -353,8 +356,8 @@ def _edges_and_splits(linked_graph: Linked, val: LinkChoice, test: LinkChoice, s
 
 
 def _of_relation(value: Any, linked_graph: Linked, relation_index: int) -> Any:
-    """Return the part of `value`, which is for all predicted relations, that is for the relation with index `relation_index`. A dict has an
-    entry by relation, and no entry means no pairs; any other `value` is for each relation.
+    """Return the part of the argument `value`, such as `val`, that is for one relation: number `relation_index` of the predicted relations
+    in `linked_graph`. A dict has an entry by relation, and no entry means no pairs; any other `value` is for each relation.
     """
     if not isinstance(value, dict):
         if linked_graph.several and np.ndim(value):
@@ -406,9 +409,9 @@ def _id_error(nodes: NodeRows) -> ConfigError | None:
 
 
 def _make_links(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    """Make the `Links` of all relations. `link_sets` (edges), `splits` (functions (head ids, tail ids) -> split codes), `relation_names`
-    and `samplers` (a pair: training, evaluation) have an entry for each relation. The other arguments are arguments of `split_links` with
-    the same names. Collective.
+    """Make the `Links` of all relations. `link_sets` (edges), `splits` (functions (head ids, tail ids) -> split codes 0 train, 1 val, 2
+    test), `relation_names` and `samplers` (a pair: training, evaluation) have an entry for each relation. The other arguments are arguments
+    of `split_links` with the same names. Collective.
     """
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
@@ -482,8 +485,9 @@ def _rows_by_split(split: Array) -> dict[str, Array]:
 
 
 def _split_source(edges: LinkEdges, val: Any, test: Any, split: Any) -> Any:
-    """Check how the links of one relation are to be split, by `val`, `test` and `split` as in `split_links`. Return one of the pairs [val,
-    test] (shares), (node pairs, their split codes), (None, split code of each of `edges`), or (`TimeSplit`, None).
+    """Check how the links of one relation are to be split, by `val`, `test` and `split` as in `split_links`. Return [val, test] (shares),
+    (node pairs, split code of each), (None, split code of each of `edges`) or (`TimeSplit`, None). A split code is 0 train, 1 val or 2
+    test.
     """
     if isinstance(val, TimeSplit):
         if edges.times is None:

@@ -180,7 +180,7 @@ def linked(graph: object, relation: Any) -> Linked:
 
 
 def link_edges(of: Linked) -> list[LinkEdges]:
-    """Return a list of `LinkEdges`: this rank's edges of each relation that `of` predicts. Collective."""
+    """Return a list of `LinkEdges`: this rank's edges of each relation to predict. `of` has the graph and these relations. Collective."""
     if isinstance(of.graph, Graph):
         return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}

@@ -22,7 +22,8 @@ HEADER = ["source", "destination"]
 
 
 def read_links(file: str, of: Linked) -> Array:
-    """Read links between the nodes of `of` from a file: rows (source id, destination id, relation index), (n, 3) int64.
+    """Read links to predict from a file: rows (source id, destination id, relation index), (n, 3) int64. `of` has the graph and the
+    relations that the links belong to.
 
     Parameters
     ----------

@@ -125,7 +125,9 @@ class LinkLoader(NeighborLoader):
 
     @staticmethod
     def _messages(graph: Any) -> Any:
-        """Return the node graph that messages pass on. A `LinkGraph` has one for training, returned here, and one for scoring."""
+        """Return the node graph that messages pass on. If `graph` is a `LinkGraph`, a graph with a list of links, it has one node graph for
+        training, returned here, and one for scoring.
+        """
         return graph.draw.nodes
 
     def _pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
@@ -248,7 +250,7 @@ class ScoredLinks(LinkLoader):
 
 
 class ResampledLinks(FixedBatch):
-    """Source of full batches of a `LinkGraph`: each step has all training links, with newly drawn negatives."""
+    """Source of full batches of a `LinkGraph` (graph with a list of links): each step has all training links, with new negatives."""
 
     batch: FullBatch
 

@@ -74,8 +74,8 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return two empty arrays, (0, 2) and (0,), because random splits list no pairs. Other splits return their listed pairs, which need
-        not be edges, and the split codes.
+        """Return two empty arrays, pairs (0, 2) and split codes (0,), because random splits list no pairs. Splits of other classes return
+        the pairs that a user listed, which need not be edges, and the split codes.
         """
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
@@ -131,15 +131,15 @@ class ListedSplits:
         return ask(self._comm, self._storing_rank(keys), keys, self._splits_of)
 
     def listed(self) -> tuple[Array, Array]:
-        """Return (pairs of ids, split codes) of the validation and test pairs that this rank gave to the constructor. A pair need not be an
-        edge.
+        """Return (pairs of ids, split code of each: 1 val, 2 test) of the validation and test pairs that this rank gave to the constructor.
+        A pair need not be an edge.
         """
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
     def _splits_of(self, keys: Array) -> Array:
-        """Return the split code of each pair in `keys`, pairs as integers. This rank stores the listed ones among them; other pairs have
-        the code `TRAIN`.
+        """Return the split code of each pair that this rank stores: 0 train, 1 val or 2 test, and train for a pair that no rank listed.
+        `keys` are the pairs as integers.
         """
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
@@ -180,9 +180,9 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Read links of the validation and test splits from files; return (pairs of ids within the node types `ends`, split code of each pair).
-    Without a `table`, `val` and `test` are file names. A `table` is "FILE,split=COLUMN", or "FILE,time=COLUMN" with the shares `val` and
-    `test` of the latest links.
+    """Read links of the validation and test splits from files; return (pairs of ids within the node types `ends`, split code of each: 0
+    train, 1 val, 2 test). Without a `table`, `val` and `test` are file names. A `table` is "FILE,split=COLUMN", or "FILE,time=COLUMN" with
+    the shares `val` and `test` of the latest links.
 
     Parameters
     ----------
@@ -223,8 +223,9 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Return (pairs of ids within the node types `ends`, split codes) of the table `spec`, "FILE,split=COLUMN" or "FILE,time=COLUMN". By
-    time, the shares `val` and `test` of the pairs are for validation and test.
+    """Return (pairs of ids within the node types `ends`, split code of each: 0 train, 1 val, 2 test) of the table `spec`,
+    "FILE,split=COLUMN" or "FILE,time=COLUMN". By time, the latest share `test` of the pairs is test, and the share `val` before them is
+    val.
     """
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
@@ -323,9 +324,9 @@ READERS = {"split": _split_codes, "time": times}
 
 
 def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: float) -> tuple[Array, Array]:
-    """Split node `pairs` by their `times`: the latest share `test` is for testing, the share `val` before is for validation. Return
-    (distinct pairs, split codes); of several rows with the same two nodes, in either direction, the earliest counts. Errors name the table
-    `where`.
+    """Split node `pairs` by their `times`: the latest share `test` of the pairs is test, the share `val` just before them is val, and the
+    rest is train. Return (distinct pairs, split code of each: 0 train, 1 val, 2 test). For rows with the same two nodes, in either
+    direction, the earliest time counts. Errors name the table `where`.
     """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
@@ -336,8 +337,8 @@ def _split_by_time(where: str, pairs: Array, times: Array, val: float, test: flo
 
 
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
-    """Return the split code of each link by its time in `times`: the latest share `test` of the links is for testing, the share `val`
-    before is for validation. Errors name the table `where`.
+    """Return the split code of each link, 0 train, 1 val or 2 test, by its time in `times`. The latest share `test` of all links is test,
+    the share `val` just before them is val, and all earlier links are train. Errors name the table `where`.
 
     Links with the same time are in the same split.
 

@@ -20,7 +20,8 @@ RANKING_LOSS = "cross-entropy"
 
 
 class LinkTask(PairTask):
-    """Prediction of links: the task to score each link of a `LinkGraph` above its negatives, node pairs that are not links.
+    """Prediction of links: the task to score each link of a `LinkGraph` (graph with a list of links) above its negatives, node pairs that
+    are not links.
 
     Parameters
     ----------

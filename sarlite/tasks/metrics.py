@@ -120,8 +120,8 @@ class MeanMetric(Metric):
         return None if not counts[0] else math.nan if counts[1] else self.of(means)
 
     def of(self, means: list[float]) -> float:
-        """Return the metric from `means`, the exact mean of each column over all ranks. By default the metric is the mean of the first
-        column.
+        """Return the metric from `means`: for each column of the values that `add_up` has collected, the exact mean over the rows of all
+        ranks. By default the metric is the mean of the first column.
         """
         return means[0]
 

@@ -155,7 +155,7 @@ class Negatives:
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
         """Draw n negatives (node pairs that are no links) for each link, whose head has local row heads[i] and whose tail has id tails[i].
-        Return row numbers (heads, tails) over all ranks, both (k, n). `step` is part of the random key. Collective.
+        Return row numbers (heads, tails) over all ranks, both (k, n). The global `step` makes the draws of each step different. Collective.
 
         Parameters
         ----------

@@ -20,7 +20,9 @@ from sarlite.types import Array, ArrayLike
 
 
 class PairTask(Task):
-    """Base class of tasks whose rows are pairs of nodes, the rows of a `LinkGraph`, with the parameters of `Task`."""
+    """Base class of tasks whose rows are pairs of nodes: the rows of a `LinkGraph`, a graph with a list of node pairs. It has the
+    parameters of `Task`.
+    """
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
     reads_labels: ClassVar[bool] = False
@@ -55,8 +57,8 @@ class PairTask(Task):
 
 
 def linked_of(run: RunSettings, part: DataPart) -> Linked:
-    """Return the graph of this rank's data `part` with the relations whose edges are links to predict, as the run's options choose them.
-    Collective.
+    """Return a `Linked`, an object that holds the graph of this rank's data `part` and the relations whose edges are links to predict. The
+    options of `run` choose the relations. Collective.
     """
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 

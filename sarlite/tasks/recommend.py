@@ -105,8 +105,8 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
     """Return (score, rank by score among all `destinations`) of the links from local row heads[i] to id tails[i], (n, 2). `decoder`
-    computes scores from the encoder's output rows `h`. Pairs with keys (local row) * n_nodes + id in `excluded` do not count. With `levels`
-    (of links, of pairs), a pair is excluded only for links of its level or a higher one.
+    computes scores from the encoder's output rows `h`. Pairs with keys (local row) * n_nodes + id in `excluded` do not count. `levels` (an
+    integer for each link, an integer for each pair) limits this: a pair is excluded only for links with at least the pair's integer.
 
     Collective. A position is 1 plus the number of destinations with a higher score; a tie adds a half. The source
     itself does not count. A NaN counts as a higher score.

@@ -1,5 +1,5 @@
-"""Losses for regression and link prediction, and losses made of a user's function. Each returns this rank's share of the mean over all
-ranks.
+"""Losses for regression and link prediction, and losses made of a user's function. Each returns this rank's summand: the sum over ranks is
+the mean loss over the rows of all ranks.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` from `loss`, a function of arrays of numbers such as `ops.mse`. The result computes this rank's share of the mean over
-    all numbers in the chosen rows of all ranks.
+    """Make a `Loss` from `loss`, a function of arrays of numbers such as `ops.mse`. The result returns this rank's summand; the sum over
+    ranks is the mean over all numbers in the chosen rows of all ranks.
 
     Parameters
     ----------
@@ -53,8 +53,9 @@ def _candidate_scores(output: Tensor, rows: Array) -> Tensor:
 
 
 def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return this rank's share of the mean binary cross entropy of links (class 1) and negatives (class 0). A row of `output` has the
-    scores of a link and of its negatives; `rows` are the chosen links, and `count` is their number on all ranks.
+    """Return this rank's summand of the mean binary cross entropy of links (class 1) and negatives (class 0); the sum over ranks is the
+    mean. A row of `output` has the scores of a link and of its negatives. `rows` are this rank's chosen links, and `count` is the number of
+    chosen links, summed over ranks.
 
     Examples
     --------
@@ -68,7 +69,8 @@ def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float
 
 
 def of_differences(loss: Callable[..., Tensor]) -> Loss:
-    """Make a `Loss` of links from `loss`, a function of differences: the mean of `loss` over all (score of a negative - score of its link).
+    """Make a `Loss` of links from `loss`, a function of differences: the mean of `loss` over all differences (score of a negative - score
+    of its link).
 
     Parameters
     ----------
@@ -93,8 +95,9 @@ def of_differences(loss: Callable[..., Tensor]) -> Loss:
 
 
 def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return this rank's share of the mean cross entropy of link prediction as classification: a row of `output` has the scores of a link,
-    the true class, and of its negatives, the other classes. `rows` are the chosen rows, and `count` is their number on all ranks.
+    """Return this rank's summand of the mean cross entropy of links; the sum over ranks is the mean. A row of `output` has the scores of a
+    link, which is the true class, and of its negatives, the other classes. `rows` are this rank's chosen rows, and `count` is the number of
+    chosen rows, summed over ranks.
 
     Examples
     --------
@@ -105,15 +108,15 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the sum of max(0, 1 + difference) over all `differences`, divided by `count`. `zeros` has the shape of `differences`: the
-    target of each difference is 0.
+    """Return the margin loss: the sum over `differences`, each the score of a negative minus the score of its link, of max(0, 1 +
+    difference), divided by `count`. `zeros` is an array of 0 with the shape of `differences`: the target of max(0, 1 + difference) is 0.
     """
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Make a `Loss` from `loss`, a function (output, targets) -> mean over its rows that a user wrote. The result computes this rank's
-    share of the mean over the rows of all ranks.
+    """Make a `Loss` from `loss`, a user's function (output, targets) -> mean over the rows it gets. The result returns this rank's summand;
+    the sum over ranks is the mean over the rows of all ranks.
 
     Parameters
     ----------

@@ -139,8 +139,9 @@ def _gathered(comm, ids, x, labels):
 
 
 def _prior(comm: Communicator, form: str, labels: Array, train: Array, n_outputs: int, sample: Any) -> Array:
-    """Return the best constant output, (n_outputs,). For classes and labels it consists of the logits of their frequencies in the rows
-    `train` of all ranks; if `form` is "regress", it is the mean target in rank 0's `sample`, (x, labels). Collective.
+    """Return the constant output with the least loss, (n_outputs,). If the targets' kind `form` is "classify" or "multilabel", these are
+    the logits of the classes' frequencies in the rows `train` of all ranks. If `form` is "regress", it is the mean target in `sample`, rank
+    0's random sample (x, labels) of all ranks' training rows. Collective.
     """
     if form == "regress":
         return comm.broadcast(sample[1].mean(0, np.float64) if comm.rank == 0 and len(sample[1])

@@ -130,8 +130,9 @@ class _Owned:
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial: bool) -> Iterator[Array | None]:
-        """Yield arrays of rows for the file. On rank 0 they are the rows of all ranks by ascending id; other ranks yield None as often. In
-        a `trial`, which tests if the disk has room, copies of this rank's rows, as many as all ranks have, save the communication.
+        """Yield arrays of rows for the file: on rank 0 the rows of all ranks by ascending id, and on other ranks None as often. In a
+        `trial`, which tests if the disk has room, this rank's own rows are yielded again and again, as many as all ranks have, to save the
+        communication.
         """
         if not trial:
             return self.owners.gather(self.rows)
@@ -335,9 +336,8 @@ def _not_finite(flat):
 
 
 def _local_state(trainer: Any, best: Mapping[str, Array] | None) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the state to write as ({name in the file: this rank's array}, {name in the file: parameter}). The second dict names the
-    tensors whose rows are divided among the ranks, and the parameter that defines the division. `best` is the state of the best epoch's
-    model, or None.
+    """Return the state to write, (arrays, divided): first this rank's arrays by name in the file; then, for each tensor whose rows are
+    divided among the ranks, the name of the parameter that defines the division. `best` is the state of the best epoch's model, or None.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -448,8 +448,8 @@ def _arrays_to_fill(trainer: Any, rows: Mapping[str, str]) -> dict[str, Array]:
 
 def restore_model(comm, model, tensors, metadata, keys=None):
     """Load the parameters of a checkpoint, (`tensors`, `metadata`) from `checkpoint.read`, into a model. Rows of nodes are matched by
-    `keys`, hashes of node names, or by id if `keys` is None. Return for each parameter with rows of nodes the map that matched them by
-    keys, None for ids. Collective.
+    `keys`, hashes of node names, or by id if `keys` is None. Return {parameter with rows of nodes: `KeyedRows`, the map that matched its
+    rows by keys; None if they were matched by id}. Collective.
 
     Parameters
     ----------
@@ -541,7 +541,8 @@ def _missing_rows_error(row_maps: Mapping[str, Owners | KeyedRows]) -> Checkpoin
 
 def _checked_to_fill(comm, owners, tensors, arrays):
     """Check that the dtypes and shapes of a checkpoint's `tensors` fit the local rows that they are to fill; `arrays` is {name: (parameter,
-    local rows)}. Return for each name (map of rows from `owners`, tensor or, on ranks other than 0, None, local rows). Collective.
+    local rows)}. Return a list with (map, tensor, local rows) for each name: the map is the parameter's entry in `owners`; the tensor is
+    None on ranks other than 0. Collective.
     """
     to_fill = []
     for name, (parameter, rows) in arrays.items():

@@ -444,8 +444,9 @@ class Trainer:
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
     def score(self, metrics: Mapping[str, Counter | None]) -> float:
-        """Evaluate the model: for each split, call the method `add` of metrics[split] with the outputs and labels of the split's rows. A
-        split whose entry is None is skipped. Return this rank's share of the validation loss. Collective.
+        """Evaluate the model: for each split, call the method `add` of metrics[split] with the outputs and labels of this rank's rows of
+        the split. A split whose entry is None is skipped. Return this rank's summand of the validation loss: the sum over ranks is the
+        loss. Collective.
 
         Parameters
         ----------

@@ -111,7 +111,7 @@ class PredictionRequest(NamedTuple):
 
 def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_once: int) -> PredictionRequest:
     """Return a `PredictionRequest` for the nodes of type `end` that `file` lists, all of them if it is None. Rank 0 reads the file and
-    sends `at_once` ids at a time; each rank keeps its own nodes. Collective.
+    sends `at_once` ids at a time; each rank keeps the nodes that are its rows in `graph`. Collective.
 
     Parameters
     ----------
@@ -157,8 +157,9 @@ def _read_nodes(file: str, end: Ends) -> Array:
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return a `PredictionRequest` for the node pairs in `file`, of the relations in `of`, and for the negatives in the file if
-    `with_negatives`. Rank 0 reads the file and sends `at_once` pairs at a time; each rank keeps the pairs whose source it owns. Collective.
+    """Return a `PredictionRequest` for the node pairs in `file` and, if `with_negatives`, for the negatives in the file. `of` has the
+    relations and the nodes of the pairs. Rank 0 reads the file and sends `at_once` pairs at a time; each rank keeps the pairs whose source
+    is one of its rows in `graph`. Collective.
 
     Parameters
     ----------
@@ -222,8 +223,8 @@ def _distribute(comm: Communicator, ids: Array, n: int, at_once: int, get_rows: 
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the paths of the output files for targets of the kind `form`, such as "classify": [config.out], or for classes and labels in
-    the format .npy [path for the labels, config.out for the probabilities].
+    """Return the list of paths of the output files for targets of the kind `form`, such as "classify". Usually it is [config.out]; classes
+    and labels in the format .npy have two files, first for the labels, then `config.out` for the probabilities.
 
     Parameters
     ----------
@@ -248,8 +249,9 @@ def check_paths(config: OutputFiles, form: str) -> None:
 
 def write(comm: Communicator, config: OutputFiles, form: str, request: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
-    """Write the predictions of all ranks to the output files of `config`. `arrays` has this rank's predictions for the nodes or pairs in
-    `request`, `form` the kind of targets, and `of` the names of nodes. Collective.
+    """Write the predictions of all ranks to the output files of `config`. `arrays` are this rank's predictions for the nodes or pairs in
+    `request`, and `form` is the kind of targets, such as "classify". `of` has the names of the nodes, and `class_names` the names of the
+    classes (None: numbers). Collective.
 
     Parameters
     ----------
@@ -279,8 +281,9 @@ def write(comm: Communicator, config: OutputFiles, form: str, request: Predictio
 
 
 def _write_table(comm, config, form, request, arrays, of, class_names):
-    """Write the predictions of all ranks to `config.out` as one table. Each rank writes its `arrays` for the nodes or pairs in `request` to
-    .npy files in a private folder, and rank 0 joins them. `of` has the names of nodes. Collective.
+    """Write the predictions of all ranks to `config.out` as one table, for targets of the kind `form`. Each rank writes its `arrays` for
+    the nodes or pairs in `request` to .npy files in a private folder, and rank 0 joins them. `of` has the names of nodes, and `class_names`
+    the names of classes. Collective.
     """
     with ExitStack() as held:
         private_folder = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
@@ -306,7 +309,7 @@ def _write_table(comm, config, form, request, arrays, of, class_names):
 
 def _name_columns(ids: Array | None, of: Linked, links: bool, first: int, last: int) -> list[Any]:
     """Return the columns of names for the table rows first .. last - 1: nodes or, if `links`, sources, relations (if several) and
-    destinations. `ids` has the nodes or pairs of all rows; None means all nodes. `of` has the names.
+    destinations. `ids` has the ids of the nodes or pairs of all rows; None means all nodes. `of` has the names of the nodes and relations.
     """
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
@@ -328,7 +331,8 @@ def _names_of(ids: Array, end: Ends) -> Any:
 
 def _pairs_of_lists(heads: Array, tails: Array, scores: Array) -> tuple[Array, None, Array]:
     """Convert lists of destinations to pairs. heads[i] is (head, relation index), and tails[i] and scores[i] are the k destinations listed
-    for head i. Return (pairs (head, destination, relation index), None in place of labels, score of each pair).
+    for head i. Return (pairs, None, scores): first (head, destination, relation index) of each pair; then None, as pairs have no labels;
+    then the score of each pair.
     """
     is_listed = tails != NOBODY
     heads = np.repeat(heads, np.count_nonzero(is_listed, 1), axis=0)

@@ -120,7 +120,7 @@ class TrainingStep:
 
     def __call__(self, batch: TrainingBatch, loss: Loss = ops.cross_entropy) -> float:
         """Take one optimizer step on a batch and return the batch's loss over the rows of all ranks. `loss` is a function that returns this
-        rank's share of the loss. Collective.
+        rank's summand of the loss: the sum over ranks is the loss. Collective.
 
         Parameters
         ----------
@@ -194,8 +194,8 @@ class TrainingStep:
             gradient *= factor
 
     def _forward_and_backward(self, batch, x, loss):
-        """Run the model on the input rows x of a batch, compute `loss` and all gradients. Return (this rank's share of the loss, None), or
-        (NaN, error) if `loss` raised an error.
+        """Run the model on the input rows x of a batch, compute `loss` and all gradients. Return (this rank's summand of the loss over all
+        ranks, None), or (NaN, error) if `loss` raised an error.
 
         After an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
         takes part in the backward pass of all layers, because other ranks wait for its messages. Only the tape refers
