@@ -71,7 +71,7 @@ def warnings(task: Task, best_outcome: JsonObject | None, class_names: Sequence[
         several = task.form.name == "multilabel"
         if several and not used:
             yield f"the best model predicts no label of any {_SPLITS[split]} row: {_REMEDY}"
-        elif not several and len(used) == 1 < len(predicted):
+        elif not several and len(used) == 1 < min(len(predicted), predicted[used[0]]):  # one row always has one class
             name = class_names[used[0]] if class_names else f"class {used[0]}"
             yield f"the best model predicts {name} for all {_SPLITS[split]} rows: {_REMEDY}"
 

@@ -102,7 +102,7 @@ def test_what_means_nothing_is_forgotten_or_refused_where_it_was_given():
 
 
 def test_a_decay_of_the_first_layer_means_nothing_without_a_decay(tmp_path):
-    with pytest.raises(ConfigError, match="^--weight-decay-on first has no effect without --weight-decay$"):
+    with pytest.raises(ConfigError, match="^--weight-decay-on first .* --weight-decay$"):
         config.parse(["--weight-decay-on", "first"])
     with pytest.raises(ConfigError, match="weight-decay-on first has no effect without --weight-decay$"):
         config.resolve({}, {"weight-decay-on": "first", "weight_decay": 0.0})
@@ -132,7 +132,7 @@ def test_an_argument_is_told_by_its_flag_on_every_rank():
 def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
     """The run continues if another mode is given; obsolete options with today's behaviour are ignored."""
     before = {"mode": mode, "halo": "fetch", "columns": 1, "hidden": 9}
-    with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which no longer exists; --mode sar gives the same"):
+    with pytest.raises(ConfigError, match=f"--resume a/c: .*--mode {mode}, .*--mode sar"):
         config.resolve({"resume": "a/c"}, before=before)
     options = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
     assert (options.schedule.mode, options.model.hidden) == ("oneshot", 9) and not {"halo", "columns"} & options.values.keys()

@@ -116,7 +116,7 @@ def test_a_prediction_asks_about_weights_that_training_did_not_use(trained, tmp_
         if trained:
             predicted, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
         else:
-            with pytest.raises(ConfigError, match=f"--data .*: edge_weight: .*{reason}: --edge-weights uses them, --no-edge-weights"):
+            with pytest.raises(ConfigError, match=f"--data .*: edge_weight: .*{reason}: --edge-weights .*--no-edge-weights"):
                 predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
             predicted, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--no-edge-weights")
         assert predicted.tobytes() == expected.tobytes()

@@ -52,7 +52,7 @@ def test_the_formula_has_the_bytes_of_a_step(name, mode, tmp_path, monkeypatch):
         assert sizes[phase] <= n_bytes <= 1.25 * sizes[phase], phase
 
 
-def test_papers100m(capsys):
+def test_received_gigabytes_on_papers100m_are_the_known_numbers(capsys):
     """Compare with known GB that a rank receives per step, for full-batch GCN 128-256-256-172 on ogbn-papers100M."""
     graph = "--nodes 111059956 --edges 3231371744 --features 128 --classes 172"
     model = "--model gcn --layers 3 --hidden 256 --dropout 0"

@@ -34,7 +34,7 @@ def facts():
     return json.loads(command("--json", OMP_NUM_THREADS="1"))
 
 
-def test_the_object(facts):
+def test_the_json_object_has_versions_extras_kernels_and_machine(facts):
     assert list(facts) == ["versions", "extras", "mpi", "kernels", "blas", "cpu", "memory"]
     versions = {"sarlite": __version__, "python": platform.python_version(), "numpy": np.__version__,
                 "pymetis": importlib.metadata.version("pymetis")}
@@ -45,7 +45,7 @@ def test_the_object(facts):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
-def test_the_machine(facts):
+def test_model_features_and_memory_are_those_that_linux_reports(facts):
     import threadpoolctl
 
     cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -63,7 +63,7 @@ def test_the_machine(facts):
     assert "GNU" in facts["kernels"]["compiler"] or "GCC" in facts["kernels"]["compiler"] or "clang" in facts["kernels"]["compiler"]
 
 
-def test_the_text(facts):
+def test_the_text_has_a_row_for_each_fact_of_the_json_object(facts):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
     headings = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
@@ -80,7 +80,7 @@ def test_the_forced_instruction_set_is_shown(name):
     assert f"\nkernels {name} of {', '.join(kernels.instruction_sets())}; " in re.sub(" +", " ", command(SARLITE_ISA=name))
 
 
-def test_mpi(facts):
+def test_the_mpi_library_and_its_thread_level_are_shown(facts):
     pytest.importorskip("mpi4py")
     assert facts["mpi"]["library"].split()[0] in ("MPICH", "Open", "Intel(R)", "MVAPICH", "MVAPICH2")
     assert facts["mpi"]["thread_level"].startswith("THREAD_") and "\n" not in facts["mpi"]["library"]
@@ -91,7 +91,7 @@ def test_mpi(facts):
     ("import sys; sys.modules['mpi4py'] = None", "none: mpi4py is not installed"),
     ("import sys, mpi4py; sys.modules['mpi4py.MPI'] = None", "import of mpi4py.MPI halted"),
 ])  # fmt: skip
-def test_without_mpi(block, shown, tmp_path):
+def test_a_missing_or_broken_mpi_is_shown_with_its_reason(block, shown, tmp_path):
     pytest.importorskip("mpi4py")
     (tmp_path / "sitecustomize.py").write_text(block)
     facts = json.loads(command("--json", path=[tmp_path]))["mpi"]

@@ -221,7 +221,7 @@ def test_what_is_read_is_not_written_over(run, tmp_path, capsys):
     (tmp_path / "ids.csv").write_text("3\n5\n")
     (tmp_path / "link.csv").symlink_to("ids.csv")
     for out in ("ids.csv", "link.csv"):
-        with pytest.raises(ConfigError, match=f"--out {tmp_path / out}: this is also the input file of --nodes: name another file"):
+        with pytest.raises(ConfigError, match=f"--out {tmp_path / out}: .*--nodes"):
             predict_here(run, tmp_path / out, "--nodes", tmp_path / "ids.csv")
     assert (tmp_path / "ids.csv").read_text() == "3\n5\n"
     for name in ("metrics.jsonl", "checkpoint.safetensors"):
@@ -254,7 +254,7 @@ def test_labels_that_are_inputs_are_asked_for(ranks, here, tmp_path):
     np.save(tmp_path / "val.npy", np.flatnonzero(data.val))
     spec = f"edges:{tmp_path}/edges.npy,features={tmp_path}/features.npy"
     for more, lacking in (("", "labels"), (f",labels={tmp_path}/labels.npy,val_ids={tmp_path}/val.npy", "training nodes")):
-        with pytest.raises(CheckpointError, match=f"its model takes the training nodes' labels as inputs.*but --data .* have no {lacking}"):
+        with pytest.raises(CheckpointError, match=f"labels as inputs.*--data .* {lacking}"):
             predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", spec + more, "--ranks", ranks)
     assert not (tmp_path / "p.npy").exists()
 

@@ -30,7 +30,7 @@ def wait_for(stream, word):
         time.sleep(0.005)
 
 
-def test_durations():
+def test_durations_are_written_in_seconds_minutes_or_hours():
     assert [duration(seconds) for seconds in (0.2, 59.4, 60, 185, 7800)] == ["0 s", "59 s", "1 min 00 s", "3 min 05 s", "2 h 10 min"]
 
 

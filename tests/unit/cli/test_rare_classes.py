@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from sarlite.cli import class_report
 from sarlite.data import format, load
 from sarlite.errors import ConfigError
+from sarlite.tasks.node_task import NodeTask
 from sarlite.train import checkpoint
 from tests.helpers.graph.graph_sets import write_tu
 from tests.helpers.train.predicting import predict_here
@@ -64,6 +66,11 @@ def test_without_a_rare_class_nothing_is_said(tmp_path, capsys):
 def test_a_model_that_predicts_one_class_is_told(data, tmp_path, capsys):
     train_here(tmp_path / "run", "--data", data, "--epochs", 2, "--lr", "0.01", "--class-weights", "0:50,1:1")
     assert "warning: the best model predicts class 0 for all validation rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("predicted, n", [([2, 0], 1), ([1, 0], 0), ([1, 1], 0)])
+def test_a_single_validation_row_gives_no_warning_about_one_class(predicted, n):
+    assert len([*class_report.warnings(NodeTask(), {"predicted": {"val": predicted}}, ["yes", "no"])]) == n
 
 
 def best_f1(scores, true):
@@ -181,7 +188,7 @@ def test_refusals_name_the_flag_and_the_value(message, data, tmp_path):
 def test_options_of_classes_are_refused_for_other_tasks(tmp_path):
     data = stored(tmp_path, "regress")
     for flags in (["--class-weights", "balanced"], ["--positive", "0"], ["--threshold", "best-f1"]):
-        with pytest.raises(ConfigError, match=f"{flags[0]} {flags[1]}: applies to classes and labels, but the task is regress"):
+        with pytest.raises(ConfigError, match=f"{flags[0]} {flags[1]}: applies to .* the task is regress"):
             train_here(tmp_path / "run", "--data", data, *flags)
     with pytest.raises(ConfigError, match="--positive 0: .*two classes, .*4"):
         train_here(tmp_path / "run", "--positive", "0")

@@ -84,7 +84,7 @@ def test_bad_input_is_refused_by_name(data, tmp_path):
         smooth_command.parse(["--data", "sbm:", "--out", "x.npy"])
 
 
-def test_the_command(data, tmp_path):
+def test_the_command_smooths_on_two_ranks_and_refuses_a_missing_folder(data, tmp_path):
     words = [sys.executable, "-m", "sarlite.smooth", "--data", data / "plain", "--predictions", data / "z.npy", "--threads", "1"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*words, "--out", tmp_path / "out.npy", "--ranks", "2"], env=env, capture_output=True, text=True, timeout=60)

@@ -10,7 +10,7 @@ MIB = 2**20
 
 @pytest.mark.parametrize("seconds, text", [(0.25, "0.25 s"), (9.44, "9.4 s"), (9.5, "10 s"), (59, "59 s"), (185, "3 min 05 s"),
                                            (7800, "2 h 10 min")])  # fmt: skip
-def test_durations(seconds, text):
+def test_durations_have_two_digits_and_a_unit(seconds, text):
     assert report.duration(seconds) == text
 
 
@@ -26,7 +26,7 @@ def test_memory_of_few_ranks_and_of_many():
     (2, 4, "sar", "of at most 2 peers at once; mode sar promises at most 2"),
     (3, 4, "oneshot", "of at most 3 peers at once; mode oneshot promises no bound"),
 ])  # fmt: skip
-def test_remote_rows(live, size, mode, text):
+def test_the_line_on_remote_rows_says_what_the_mode_promises(live, size, mode, text):
     assert report._remote(live, Options(mode, 1), size) == text
 
 

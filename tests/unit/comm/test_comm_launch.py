@@ -62,7 +62,7 @@ def test_another_number_of_ranks_is_refused(monkeypatch, environ, size):
     pytest.importorskip("mpi4py")
     monkeypatch.setattr(launch, "_world", lambda: _Seen(size))
     (name, n_ranks) = next(iter(environ.items()))
-    with pytest.raises(ConfigError, match=rf"started {n_ranks} ranks \({name}={n_ranks}\), but MPI sees {size}.*mpiexec"):
+    with pytest.raises(ConfigError, match=rf"{n_ranks} ranks \({name}={n_ranks}\), .*MPI sees {size}"):
         launch.connect(environ)
 
 

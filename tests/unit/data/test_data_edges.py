@@ -57,7 +57,7 @@ def test_csr_is_what_a_dictionary_gives(edges, undirected, self_loops, deduplica
 
 @settings(max_examples=100, deadline=None)
 @given(edge_lists())
-def test_symmetry(edges):
+def test_is_symmetric_compares_counts_of_edges_in_both_directions(edges):
     indptr, indices = csr_by_dst(*edges)
     counts = np.zeros((edges[2], edges[2]), int)
     np.add.at(counts, (edges[1], edges[0]), 1)

@@ -76,7 +76,7 @@ def test_a_bad_folder_is_refused(tmp_path, file, text, words):
     assert file.removesuffix("/node-feat.csv.gz") in str(caught.value)
 
 
-def test_the_generated_graph():
+def test_the_generated_graph_follows_its_options_and_refuses_bad_options():
     one, same, other = (relational_generator.mag(nodes=3000, edges=40000, seed=seed, homophily=0.8) for seed in (1, 1, 2))
     assert list(one.n_nodes) == ["paper", "author", "institution", "field_of_study"] and len(one.edges) == 8
     for (source, name, to), (src, dst) in one.edges.items():

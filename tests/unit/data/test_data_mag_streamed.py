@@ -107,7 +107,7 @@ def names_of(folder, **changed):
 
 
 @pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
-def test_names_by_type(folder, tmp_path, memory):
+def test_names_by_type_are_kept_and_translated(folder, tmp_path, memory):
     words_of, out = names_of(folder), tmp_path / "out"
     (folder / "mapping" / "labelidx2venuename.csv.gz").write_bytes(b"")
     assert main(["convert", f"mag:{folder},names", str(out), *memory]) == 0

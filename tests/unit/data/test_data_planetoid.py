@@ -150,5 +150,5 @@ def test_planetoid_matrix_with_wild_indices(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.eye(4, 3, dtype=np.float32))
     matrix.indices[1] = 10**6
     (tmp_path / "ind.toy.x").write_bytes(pickle.dumps(matrix, 2))
-    with pytest.raises(DataError, match="ind.toy.x: features_indices: entry 1 .*1000000, outside 0 <= column < 3"):
+    with pytest.raises(DataError, match="ind.toy.x: features_indices: entry 1 .*1000000, .*< 3"):
         load(f"planetoid:{tmp_path}/toy")

@@ -83,7 +83,7 @@ def test_edges_with_values_are_not_changed(tmp_path):
     data = load(SBM)
     data.edge_weight = np.ones(data.n_edges, np.float32)
     format.write(tmp_path / "d", data)
-    with pytest.raises(ConfigError, match="node.edge.node/weight.npy: edge_weight: edges that carry values"):
+    with pytest.raises(ConfigError, match="edge.node/weight.npy: edge_weight: edges"):
         load(f"{tmp_path}/d,self_loops")
 
 

@@ -126,7 +126,7 @@ def test_dates_are_no_features_and_are_refused_where_they_are_asked_for():
 
 def test_columns_parted_by_semicolons_and_splits_that_are_empty(files):
     (files / "s.csv").write_text("who;whom;kilo grams\nann;bob;2.5\nbob;ann;1\n")
-    with pytest.raises(DataError, match="train split is empty, 0 of 2 nodes; --allow-empty train --allow-empty test .* accepts"):
+    with pytest.raises(DataError, match="train split is empty, .*--allow-empty train --allow-empty test"):
         load("edges:s.csv,src=who,dst=whom", allow_empty=["val"])
     assert load("edges:s.csv,src=who,dst=whom,weight=kilo grams", allow_empty=EMPTY).edge_weight.tolist() in ([2.5, 1], [1, 2.5])
 
@@ -143,7 +143,7 @@ def test_words_in_quotes_are_those_of_csv(files, line):
 
 def test_ids_of_edges_alone_are_words_or_numbers(files):
     (files / "w.txt").write_text("ann bob\nbob ann\n")
-    with pytest.raises(DataError, match="w.txt: the first line, 'ann bob', may be a header or a row: header=true or"):
+    with pytest.raises(DataError, match="w.txt: the first line, 'ann bob', .*header=true"):
         load("edges:w.txt", allow_empty=EMPTY)
     assert load("edges:w.txt,header=false", allow_empty=EMPTY).n_edges == 2
     assert load("edges:w.txt,header=true", allow_empty=EMPTY).n_edges == 1

@@ -153,7 +153,7 @@ def test_equal_rows_give_equal_bits_on_any_number_of_threads():
 
 @settings(max_examples=30, deadline=None)
 @given(train=WORDS, new=WORDS, at_least=st.sampled_from([None, 1, 2, 3]))
-def test_onehot(train, new, at_least):
+def test_onehot_has_a_column_for_each_frequent_category_and_one_for_the_others(train, new, at_least):
     connection = DATABASE.cursor()
     table(connection, c=[*train, None])
     fitted = fit(connection, "t", {"c": Feature("onehot", ("indicator",), at_least)}, None)
@@ -172,7 +172,7 @@ def test_onehot(train, new, at_least):
 
 @settings(max_examples=30, deadline=None)
 @given(words=WORDS, n=st.integers(1, 9))
-def test_hashes(words, n):
+def test_a_hash_sets_the_column_that_the_md5_of_the_word_names(words, n):
     connection = DATABASE.cursor()
     table(connection, c=[*words, "one"])
     columns = rows(connection, fit(connection, "t", {"c": Feature.parse({"transform": f"hash:{n}", "missing": 0}, "c")}, None))
@@ -189,7 +189,7 @@ def _hash(word):
 
 @settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.one_of(st.none(), st.text("aB ü-9\n", max_size=12)), min_size=1, max_size=20), n=st.integers(1, 7))
-def test_texts(texts, n):
+def test_a_text_counts_words_and_pairs_of_words_by_hash(texts, n):
     connection = DATABASE.cursor()
     table(connection, c=[*texts, "one Two"])
     columns = rows(connection, fit(connection, "t", {"c": Feature("text", ("0",), n)}, None))
@@ -208,7 +208,7 @@ DATES = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))
 
 @settings(max_examples=30, deadline=None)
 @given(dates=st.lists(st.one_of(st.none(), DATES), min_size=1, max_size=20), words=st.booleans())
-def test_dates(dates, words):
+def test_a_date_becomes_a_standardized_year_and_sines_and_cosines(dates, words):
     connection, every = DATABASE.cursor(), [*dates, datetime(2026, 3, 1, 14)]
     column = pd.Series([date and date.isoformat() if words else date for date in every], dtype=object)
     connection.register("frame", pd.DataFrame({"d": column}))
@@ -243,7 +243,7 @@ def test_lists_as_they_are():
     assert {name: column.tolist() for name, column in columns.items()} == {
         "w.0": [3, 0], "w.1": [4.5, 0], "v.0": [1, 0], "v.1": [2, 0], "v.missing": [0, 1]}
     connection.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM (VALUES ([1, 2], [1, 2]), ([1], [1, 2])) t(v, w)")
-    with pytest.raises(DataError, match=r"new: row 1, column 'v': '\[1\]' is not a list of 2 numbers, as the training rows have"):
+    with pytest.raises(DataError, match=r"new: row 1, column 'v': '\[1\]' .*2 numbers"):
         fitted.select(connection, "t", "new")
 
 
@@ -268,7 +268,7 @@ def test_transforms_stay_the_same_through_json_and_for_columns_in_another_order(
     columns = rows(connection, again, "o")
     for name in expected:
         np.testing.assert_array_equal(columns[name], expected[name], err_msg=name)
-    with pytest.raises(DataError, match="new.csv: no column 'd', of which features are made; there are 'v', 'x', 'flag', 'c'"):
+    with pytest.raises(DataError, match="new.csv: no column 'd', .*'v', 'x', 'flag', 'c'"):
         connection.execute("CREATE VIEW lacking AS SELECT v, x, flag, c FROM t")
         again.select(connection, "lacking", "new.csv")
 

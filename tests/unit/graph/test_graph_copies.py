@@ -92,7 +92,7 @@ def test_what_is_not_pickled_says_what_to_do():
     trainer = Trainer(WHOLE, GCN(3, 2, rng=rng, dtype=np.float64), ROWS, np.arange(9) % 2, slice(5), rng=rng,
                       optimizer=lambda flat: optim.Adam(flat, 0.1))
     for attempt in (pickle.dumps, copy.deepcopy, copy.copy):
-        with pytest.raises(TypeError, match="a Trainer cannot be copied or pickled.*checkpoint.write.*restore_state"):
+        with pytest.raises(TypeError, match="Trainer .*checkpoint.write.*restore_state"):
             attempt(trainer)
     model = copy.deepcopy(trainer.model)
     state = model.state_dict()

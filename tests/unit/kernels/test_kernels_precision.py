@@ -144,19 +144,19 @@ def check_attention(seed, dtype, lengths, heads, width, positive, turned=False):
 
 @SETTINGS
 @cases
-def test_spmm(seed, dtype, lengths, heads, width, positive):
+def test_spmm_is_within_its_error_bound(seed, dtype, lengths, heads, width, positive):
     check_spmm(seed, dtype, lengths, heads, width, positive)
 
 
 @SETTINGS
 @cases
-def test_dots(seed, dtype, lengths, heads, width, positive):
+def test_dots_of_edges_are_within_their_error_bound(seed, dtype, lengths, heads, width, positive):
     check_edge_dot(seed, dtype, lengths, heads, width, positive)
 
 
 @SETTINGS
 @cases
-def test_attention(seed, dtype, lengths, heads, width, positive):
+def test_attention_is_within_its_error_bound(seed, dtype, lengths, heads, width, positive):
     check_attention(seed, dtype, lengths, min(heads, 2), min(width, 40), positive)
 
 
@@ -191,7 +191,7 @@ def test_column_sums_are_accurate(dtype):
 @SETTINGS
 @given(st.integers(0, 2**32), st.sampled_from(FLOATS), st.integers(0, 20), st.integers(1, 300), st.sampled_from(list(kernels.ACTIVATIONS)),
        st.booleans())
-def test_activate(seed, dtype, n, width, kind, normal):
+def test_activations_are_within_their_error_bound_forward_and_backward(seed, dtype, n, width, kind, normal):
     """Every element is checked, forward and backward; batch norm's affine map is float64 until it is rounded."""
     rng = np.random.default_rng(seed)
     x, g = draw(rng, False, dtype, n, width), draw(rng, False, dtype, n, width)

@@ -61,7 +61,7 @@ def test_philox_known_answers(counter, key, expected):
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6))
-def test_philox(words):
+def test_philox_equals_the_reference(words):
     assert philox4x32(words[:4], words[4:]) == philox_reference(words[:4], words[4:])
 
 

@@ -166,7 +166,7 @@ def test_spmm_is_independent_of_threads_and_row_slices():
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 20), st.integers(0, 80), st.sampled_from(WIDTHS))
-def test_adjoint(seed, n_dst, n_src, n_edges, width):
+def test_spmm_over_the_transpose_is_the_adjoint_of_spmm(seed, n_dst, n_src, n_edges, width):
     """<A x, y> = <x, A' y>, also through the transpose's permutation of the weights."""
     rng = np.random.default_rng(seed)
     graph = Csr(rng.integers(0, n_dst, n_edges), rng.integers(0, n_src, n_edges), n_dst, n_src, np.int32)

@@ -168,7 +168,7 @@ def test_a_flow_of_a_flow_is_none():
         message_flow(flow, [0], 1, X)
 
 
-def test_the_command(tmp_path):
+def test_the_command_with_mfg_has_the_full_graph_s_curve_on_two_ranks(tmp_path):
     """The curve is the full graph's, on ranks too; the table says what each layer computes."""
     flags = ["--model", "gcn", "--epochs", 3, "--data", "sbm:nodes=300,classes=4,features=16,degree=8,train=0.05"]
     expected = train_here(tmp_path / "full", *flags)

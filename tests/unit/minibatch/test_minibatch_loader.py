@@ -131,7 +131,7 @@ def test_the_thread_ends_with_the_iterator():
 
 
 @pytest.mark.parametrize("model", [SAGE, GCN, GAT])
-def test_training(model):
+def test_training_over_the_loader_learns_and_repeats_with_any_number_of_batches_ahead(model):
     """A loop of TrainingStep over the loader learns, and is the same from run to run whatever the thread ahead."""
     rng = np.random.default_rng(0)
     n = 400

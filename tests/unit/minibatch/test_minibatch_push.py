@@ -23,13 +23,13 @@ def earlier():
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CHECKS)
-def test_pusher(name, n_ranks):
+def test_the_pusher_passes_each_check_on_ranks_and_ends_its_threads(name, n_ranks):
     threads.run(n_ranks, CHECKS[name])
     assert not push_threads()
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_pusher_alone(name):
+def test_the_pusher_passes_each_check_on_one_rank(name):
     CHECKS[name](Solo())
 
 

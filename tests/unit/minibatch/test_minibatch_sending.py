@@ -53,7 +53,7 @@ def test_lists_refuse_rows_that_do_not_ascend(rows):
         SendLists([np.arange(0), np.array(rows)])
 
 
-def test_weights():
+def test_weights_of_rows_follow_degree_cut_degree_or_are_equal():
     lists, degrees = SendLists([np.arange(0), np.array([1, 3]), np.array([3])]), np.array([5, 0, 2, 7])
     rows = np.array([3, 1])
     assert lists.weights("degree", rows, degrees).tolist() == [8, 1]

@@ -308,7 +308,7 @@ def test_what_is_refused_changes_nothing(name, call):
 
 
 @pytest.mark.parametrize("arguments", [(0, 5), (-1, 5), (5, -1), (2.0, 5), (True, 5), (5, 5, -1), (5, 5, 1.5)])
-def test_wrong_sizes(arguments):
+def test_wrong_sizes_of_a_row_table_are_refused(arguments):
     with pytest.raises(ConfigError, match="but must be"):
         RowTable(*arguments)
 

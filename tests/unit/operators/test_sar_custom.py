@@ -258,7 +258,7 @@ def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered():
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min"])
 def test_a_pair_for_a_reducer_of_one_tensor_is_refused(reducer):
     graph, x = Graph.from_edges(SRC, DST, N), Tensor(X)
-    with pytest.raises(ShapeError, match="the message returned 2 tensors, but only reducer 'softmax' takes a pair"):
+    with pytest.raises(ShapeError, match="message returned 2 tensors, .*'softmax'"):
         graph.aggregate(lambda src, dst, edge: (src["x"], src["x"]), reducer, src={"x": x})
 
 

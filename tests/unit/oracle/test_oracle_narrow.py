@@ -58,5 +58,5 @@ def test_inputs_have_numbers_halfway_between_two():
 @pytest.mark.parametrize("name, attributes", [("gcn", {}), ("sddmm", {}), ("attention", {"kind": "dot"}),
                                               ("spmm", {"reduce": "max", "weighted": True})])  # fmt: skip
 def test_references_without_narrow_rows_are_refused(name, attributes):
-    with pytest.raises(ConfigError, match=f"available for spmm and for attention of kind 'gat', not for {name}"):
+    with pytest.raises(ConfigError, match=f"spmm .*'gat', not for {name}"):
         oracle.check(narrow.spmm, name, **narrow.DTYPE, **attributes)

@@ -6,7 +6,7 @@ import runpy
 import pytest
 
 from sarlite.cli.help import table
-from tests.helpers.train.training_runs import ROOT
+from tests.helpers.train.training_runs import ROOT, command
 
 pytestmark = pytest.mark.timeout(120)
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,6 +53,28 @@ def test_links_lead_somewhere(page):
         path = (page.parent / name).resolve() if name else page.resolve()
         assert path.exists(), target
         assert not heading or heading in headings[path], target
+
+
+COMMANDS = {"train": [], "data": ["convert", "info", "partition", "report", "export"], "predict": [], "smooth": [], "estimate": [],
+            "report": [], "sweep": [], "verify": [], "explain": [], "oracle": ["export", "verify", "replay", "check", "list", "selfcheck"]}
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+
+
+@pytest.fixture(scope="module")
+def options():
+    """Return the options of each command, {name: set}, as the help of the command and of its subcommands lists them."""
+    runs = {name: [["--help-all"], *([word, "--help"] for word in words)] for name, words in COMMANDS.items()}
+    texts = {name: "".join(command(*words, module=f"sarlite.{name}").stdout for words in lines) for name, lines in runs.items()}
+    listed = {name: set(OPTION.findall(text)) for name, text in texts.items()}
+    return {name: words | {"--help", "--help-all"} | {f"--no-{word[2:]}" for word in words} for name, words in listed.items()}
+
+
+@pytest.mark.parametrize("page", PAGES[2:] + PAGES[:1], ids=NAMES[2:] + NAMES[:1])
+def test_a_command_on_a_page_has_options_of_that_command(page, options):
+    text = page.read_text().replace("\\\n", " ")
+    for name, words in re.findall(r"(?:python -m sarlite\.|sarlite-)(\w+)([^`\n|#]*)", text):
+        unknown = set(OPTION.findall(words)) - options.get(name, set())
+        assert name not in COMMANDS or not unknown, (name, unknown)
 
 
 def test_every_page_and_notebook_is_in_the_contents_of_the_site_once():

@@ -150,7 +150,7 @@ def test_sums_over_any_graph_and_division(graph, data):
 
 @SETTINGS
 @given(graph=edges(), both=st.booleans(), data=st.data())
-def test_is_symmetric(graph, both, data):
+def test_is_symmetric_finds_on_ranks_what_the_edges_say(graph, both, data):
     if both:
         graph = Edges(np.concatenate([graph.src, graph.dst]), np.concatenate([graph.dst, graph.src]), graph.n_nodes)
     forward, backward = (sorted(zip(a.tolist(), b.tolist())) for a, b in ((graph.src, graph.dst), (graph.dst, graph.src)))

@@ -112,7 +112,7 @@ def test_a_spec_reads_files_and_tells_what_came_of_them(tmp_path, capsys):
     ("degrees=FILE,nodes=9", "degrees and nodes"), ("clustering=FILE,xi=1", "clustering and xi"),
     ("nodes=2000000000", "nodes, edges and features"), ("seed=-1", "seed: -1"),
 ])  # fmt: skip
-def test_options_that_cannot_work(spec, message):
+def test_options_out_of_range_are_refused_by_name(spec, message):
     with pytest.raises(ConfigError, match=message):
         load(f"bter:{spec}")
 

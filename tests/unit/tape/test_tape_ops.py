@@ -245,7 +245,7 @@ def test_power_0_is_1_everywhere():
     assert out.tolist() == [1, 1, 1, 1] and x.grad.tolist() == [0, 0, 0, 0]
 
 
-def test_roots_at_0():
+def test_a_root_at_0_has_an_infinite_gradient_and_a_deviation_of_0_has_none():
     x = Tensor(np.zeros(2), requires_grad=True)
     with np.errstate(divide="ignore"):
         ops.sqrt(x).backward(np.array([1.0, -1.0]))

@@ -98,7 +98,7 @@ def run(steps, *inputs):
 
 @SETTINGS
 @given(program=programs(), seed=st.integers(0, 9))
-def test_random_programs(program, seed):
+def test_gradients_of_random_programs_equal_finite_differences(program, seed):
     shapes, steps = program
     inputs = [np.random.default_rng([seed, k]).standard_normal(shape) for k, shape in enumerate(shapes)]
     with np.errstate(all="ignore"):

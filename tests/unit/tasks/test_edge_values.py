@@ -159,7 +159,7 @@ def told_of(graph):
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("n, mode", [(2, "sa"), (3, "sar"), (3, "oneshot"), (3, "broadcast")])
 @pytest.mark.parametrize("name", MODELS)
-def test_ranks_agree(name, n, mode):
+def test_models_with_edge_values_agree_on_any_number_of_ranks(name, n, mode):
     _, logits, d_x, gradient, reported = step(weighted(), name)
     division = np.random.default_rng(n).integers(0, n, 61)
     for ids, part, d_own, whole_gradient, here in threads.run(n, lambda comm: step(weighted().shard(comm, division, mode=mode), name)):

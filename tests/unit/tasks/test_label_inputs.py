@@ -112,7 +112,7 @@ def curve(comm, parts=None, **how):
 
 
 @pytest.mark.parametrize("n, mode", [(2, "oneshot"), (3, "sar"), (4, "sa")])
-def test_ranks_agree(n, mode):
+def test_curves_with_label_inputs_agree_on_any_number_of_ranks(n, mode):
     _, expected, scores = curve(Solo())
     parts = np.arange(EDGES.n_nodes) % n if n < 4 else np.where(TRAIN, 0, 1 + np.arange(EDGES.n_nodes) % 2)  # ranks without training rows
     for ids, logits, of_rank in threads.run(n, curve, parts, mode=mode):
@@ -124,7 +124,7 @@ def test_bad_input_is_refused():
     graph = Graph.from_edges(*EDGES)
     overlap = VAL | (np.cumsum(TRAIN) == 3)
     node = np.flatnonzero(TRAIN)[2]
-    with pytest.raises(DataError, match=f"label inputs: node {node} is in the training split and in another"):
+    with pytest.raises(DataError, match=f"label inputs: node {node} is in the training split"):
         trainer(graph, val=overlap)
     for rows, labels, kind, words in (({"val": [1]}, [0, 1, 2], DataError, "node 7 is in the training split"),
                                       ({"test": [0]}, [0, 1, 2], DataError, "node 5 is in the training split"),
@@ -182,7 +182,7 @@ def test_a_run_with_label_inputs_and_smoothing_on_one_and_three_ranks_and_resume
         train_here(tmp_path / "three", "--resume", checkpoint, "--epochs", 5, "--label-inputs", "0.2")
 
 
-def test_the_benchmark(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_writes_a_row_for_each_way_and_number_of_ranks(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     import label_inputs_accuracy
 

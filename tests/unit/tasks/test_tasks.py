@@ -242,7 +242,7 @@ def test_a_trainer_of_a_task():
         work(Solo(), labels, "multilabel")
 
 
-def test_absolute_error():
+def test_the_absolute_error_and_its_gradient_are_exact():
     x = Tensor(np.array([[1.0, -2.0], [3.0, 4.0]]), requires_grad=True)
     loss = ops.mae(x, np.array([[1.0, 1.0], [0.0, 8.0]]))
     loss.backward()

@@ -92,7 +92,7 @@ def test_others_read_it(path):
     assert np.array_equal(load_file(path)["model.a"], TENSORS["model.a"])
 
 
-def test_metadata_alone(path):
+def test_metadata_are_read_without_the_arrays(path):
     assert checkpoint.load_metadata(path) == METADATA
     with pytest.raises(CheckpointError, match="no/c.safetensors"):
         checkpoint.load_metadata("/no/c.safetensors")

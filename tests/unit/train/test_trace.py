@@ -241,7 +241,7 @@ def test_spans_that_overlap_get_lanes(drawn):
 
 def test_writing_that_fails_is_told_on_every_rank(tmp_path):
     def work(comm):
-        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json: cannot be written: No such file or directory"):
+        with pytest.raises(SarliteError, match=rf"trace {tmp_path}/no/t.json: cannot be written"):
             trace.write(comm, tmp_path / "no" / "t.json", Trace())
 
     threads.run(3, work)

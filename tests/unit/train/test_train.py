@@ -56,7 +56,7 @@ def test_the_line_of_json(six):
     assert [type(n) for n in summary["peak_bytes"]] == [int] and summary["live_remote_buffers"] == 0 and summary["sent_bytes"] == {}
 
 
-def test_the_metrics(six):
+def test_each_epoch_has_all_metrics_and_the_summary_has_the_best(six):
     _, summary, metrics = six
     assert [m["epoch"] for m in metrics] == [1, 2, 3, 4, 5, 6]
     for m in metrics:
@@ -72,7 +72,7 @@ def test_epochs_without_evaluation(here, tmp_path):
     assert [m["val_accuracy"] is not None for m in metrics] == [False, False, True, False, True]
 
 
-def test_the_table(tmp_path):
+def test_the_closing_table_has_its_rows_in_order(tmp_path):
     done = command(*SMALL, "--run-dir", tmp_path / "run", "--epochs", 1, "--ranks", 2, "--mode", "sar")
     rows = {line.split("  ")[0]: line for line in done.stdout.splitlines()[:-1]}
     assert list(rows) == ["data", "ranks", "balance", "load", "partition", "epochs", "accuracy", "no edges", "prior", "calibration",

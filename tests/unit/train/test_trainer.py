@@ -102,7 +102,7 @@ def test_rows_are_masks_or_numbers(kind):
     assert scores["train_accuracy"] == scores["val_accuracy"] and scores["test_accuracy"] is None
 
 
-def test_row_numbers():
+def test_row_numbers_take_slices_lists_ids_and_masks():
     assert row_numbers("r", slice(1, None, 3), 8).tolist() == row_numbers("r", range(1, 8, 3), 8).tolist() == [1, 4, 7]
     assert row_numbers("r", slice(-2, None), 8).tolist() == [6, 7] and row_numbers("r", slice(None), 0).tolist() == []
     assert row_numbers("r", [5, 2, 5], 8).tolist() == [5, 2, 5]

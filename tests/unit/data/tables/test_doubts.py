@@ -39,7 +39,7 @@ def test_words_above_numbers_are_a_header(here, text, n):
 @pytest.mark.parametrize("text", ["who,whom\nann,bob\n", "a,2\n1,0\n"])
 def test_a_header_in_doubt_is_asked_about(here, text):
     (here / "x.csv").write_text(text)
-    with pytest.raises(DataError, match="x.csv: the first line, .*, may be a header or a row: header=true or header=false"):
+    with pytest.raises(DataError, match="x.csv: the first line, .*: header=true or header=false"):
         load("edges:x.csv", allow_empty=ALL)
     assert load("edges:x.csv,header=true", allow_empty=ALL).n_edges == 1
 
@@ -106,7 +106,7 @@ def test_words_that_may_be_no_label_are_asked_about(here, word):
 
 def test_minus_one_beside_numbers_from_zero_is_asked_about(here):
     text = "id,y\na,0\nb,-1\nc,1\n"
-    with pytest.raises(DataError, match="row 1, column 'y': -1 beside 0 to 1 may be a class or no label: null=-1"):
+    with pytest.raises(DataError, match="row 1, column 'y': -1 .*: null=-1"):
         nodes_of(here, text, ",labels=y")
     assert nodes_of(here, text, ",labels=y,null=-1").labels.tolist() == [0, -1, 1]
     assert nodes_of(here, text, ",labels=y,null=nan").class_names == ["-1", "0", "1"]
@@ -138,7 +138,7 @@ def test_nulls_stay_nulls(kind):
     table = pandas.DataFrame(table) if kind == "pandas" else table
     edges = {"file": {"src": ["a"], "dst": ["b"]}, "relation": ["u", "e", "u"], "src": "src", "dst": "dst"}
     nodes = {"file": table, "id": "id", "labels": "y", "features": ["age"]}
-    with pytest.raises(DataError, match='nodes.u: row 1, column .age.: no value; "fill": "0" or "fill": "mean" replaces'):
+    with pytest.raises(DataError, match='nodes.u: row 1, column .age.: no value; "fill": "0" or "fill": "mean"'):
         from_tables({"nodes": {"u": nodes}, "edges": [edges]})
     data = from_tables({"nodes": {"u": {**nodes, "fill": "mean"}}, "edges": [edges]})
     mean = np.mean([[1, 3][at // 2] for at in (0, 2) if data.train[at]])
@@ -182,7 +182,7 @@ def test_undirected_means_the_same_everywhere(here, capsys):
     assert main(["convert", "edges:w.csv,src=s,dst=d,weight=w", "d", "--undirected", "--allow-empty", "all"]) == 0
     assert "7 edges, 1 self edges, 0 repeat another edge, 4 reverses added, 2 joined with an equal edge" in capsys.readouterr().out
     (here / "w.csv").write_text("s,d,w\n0,1,5\n1,0,6\n")
-    with pytest.raises(ConfigError, match="w.csv: rows 0 and 1 are one edge with different values, so the edges cannot be joined"):
+    with pytest.raises(ConfigError, match="w.csv: rows 0 and 1 are one edge"):
         load("edges:w.csv,src=s,dst=d,weight=w", undirected=True, allow_empty=ALL)
 
 
@@ -246,7 +246,7 @@ def test_large_ids_name_their_remedy(here):
 
 def test_strings_are_compared_letter_by_letter(here):
     (here / "e.csv").write_text("src,dst\na, b\n")
-    with pytest.raises(DataError, match="e.csv: row 0, column 'dst': ' b', with its blanks, is not in n.csv, column 'id'"):
+    with pytest.raises(DataError, match="e.csv: row 0, column 'dst': ' b', .* n.csv, column 'id'"):
         nodes_of(here, "id,age\na,1\nb,2\n")
     (here / "e.csv").write_text("src,dst\n7,007\n")
     assert nodes_of(here, "id,age\n7,1\n007,2\n").indptr.tolist() == [0, 0, 1]
@@ -255,7 +255,7 @@ def test_strings_are_compared_letter_by_letter(here):
 def test_one_kind_of_ids_a_type():
     nodes = {"file": {"id": ["1", "2"]}, "id": "id"}
     edges = {"file": {"src": [1], "dst": [2]}, "relation": ["u", "e", "u"]}
-    with pytest.raises(DataError, match="nodes.u: column 'id' has words, but edges u.e.u: column 'src' has whole numbers: all ids of type"):
+    with pytest.raises(DataError, match="column 'id' has words, .*column 'src' has whole numbers"):
         from_tables({"nodes": {"u": nodes}, "edges": [edges]})
 
 
@@ -266,7 +266,7 @@ def test_unknown_ends_are_refused_or_dropped(here, capsys):
     (here / "e.csv").write_text("src,dst,w\na,b,1\na,zed,2\nzed,b,3\nb,a,4\n")
     spec = "edges:e.csv,src=src,dst=dst,weight=w,nodes=n.csv,id=id"
     (here / "n.csv").write_text("id\na\nb\n")
-    with pytest.raises(DataError, match="e.csv: row 1, column 'dst': 'zed' is not in n.csv, column 'id'; on_unknown=drop leaves"):
+    with pytest.raises(DataError, match="e.csv: row 1, column 'dst': 'zed' .*on_unknown=drop"):
         load(spec, allow_empty=ALL)
     assert main(["convert", f"{spec},on_unknown=drop", "d", "--allow-empty", "all"]) == 0
     assert "2 left out, as an end is not a node" in capsys.readouterr().out

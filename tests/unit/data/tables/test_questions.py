@@ -117,7 +117,7 @@ def test_ids_as_labels_are_asked_about(here):
     ids = [f"u{row}" for row in range(60)]
     (here / "e.csv").write_text("src,dst\nu1,u2\n")
     text = "id,y\n" + "".join(f"{name},{name}\n" for name in ids)
-    assert "60 different values in 60 rows may be ids, not classes: task=classify says" in message_of(nodes_of, here, text, ",labels=y")
+    assert "60 different values in 60 rows may be ids" in message_of(nodes_of, here, text, ",labels=y")
     assert nodes_of(here, text, ",labels=y,task=classify").n_classes == 60
 
 
@@ -170,7 +170,7 @@ def test_a_number_that_float32_cannot_hold_is_named(here):
 def test_an_edge_value_that_float32_cannot_hold_is_named(here, options):
     message = message_of(edges_of, here, "src,dst,w\na,b,1\nb,c,1e39\n", f",{options}")
     assert "row 1, column 'w': '1e39' is not a finite number that fits into float32, at most 3.4e38" in message
-    with pytest.raises(DataError, match="edges: row 1, column 'w': -1e[+]?39 is not a finite number that fits into float32"):
+    with pytest.raises(DataError, match="edges: row 1, column 'w': -1e[+]?39 .*float32"):
         Graph.from_pandas({"src": ["a", "b"], "dst": ["b", "c"], "w": [1.0, -1e39]}, weight="w")
     assert edges_of(here, "src,dst,w\na,b,1\nb,c,3.4e38\n", ",weight=w").edge_weight.tolist() == [1, 3.4e38]
 

@@ -182,7 +182,7 @@ def test_a_time_may_have_a_zone_and_words_are_refused():
     with pytest.raises(ConfigError, match="split: '2026-03-01' is not a whole number"):
         read_time("2026-03-01", "integers", "split")
     for text in ("2300-01-01", "1600-01-01", "0001-01-01T00:00+02:00"):
-        with pytest.raises(ConfigError, match=r"split: .* does not fit nanoseconds since 1970 in 64 bits: 1678 to 2261"):
+        with pytest.raises(ConfigError, match=r"split: .* does not fit .*1678 to 2261"):
             read_time(text, "dates", "split")
     assert read_time("1969-12-31T23:59:59.5+00:00", "dates", "split") == -(5 * 10**8)
 
