@@ -184,7 +184,7 @@ def test_what_a_batch_refuses():
     model = SAGE(N_IN, N_OUT, layers=2, rng=nn.Random(0))
     with pytest.raises(ConfigError, match="fanouts .*3 entries, .*2 layers"):
         model(batch, batch.x)
-    with pytest.raises(ConfigError, match="a batch of 3 layers"):
+    with pytest.raises(ConfigError, match="the batch has 3 layers"):
         batch.aggregate(fn.copy_src(batch.x), "sum")
     with pytest.raises(ConfigError, match="one layer of a batch"):
         batch.layers(3)[0].layers(2)

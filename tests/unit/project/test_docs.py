@@ -63,7 +63,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 @pytest.fixture(scope="module")
 def options():
     """Return the options of each command, {name: set}, as the help of the command and of its subcommands lists them."""
-    runs = {name: [["--help-all"], *([word, "--help"] for word in words)] for name, words in COMMANDS.items()}
+    runs = {name: [["--help"], ["--help-all"], *([word, "--help"] for word in words)] for name, words in COMMANDS.items()}
     texts = {name: "".join(command(*words, module=f"sarlite.{name}").stdout for words in lines) for name, lines in runs.items()}
     listed = {name: set(OPTION.findall(text)) for name, text in texts.items()}
     return {name: words | {"--help", "--help-all"} | {f"--no-{word[2:]}" for word in words} for name, words in listed.items()}
