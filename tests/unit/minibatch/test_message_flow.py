@@ -157,14 +157,14 @@ def test_parts_of_a_graph_leave_no_setting_aside():
             NeighborLoader(local, X[local.src_ids], None, [0], fanouts=(2,), batch_size=3)
 
     threads.run(2, work)
-    with pytest.raises(ConfigError, match="minibatches .*Graph, .*is a Batch"):
+    with pytest.raises(ConfigError, match="minibatches: graph is a Batch, .*must be a Graph"):
         NeighborLoader(message_flow(whole(), [0], 1, X), X, None, [0], fanouts=(2,), batch_size=3)
 
 
 def test_a_flow_of_a_flow_is_none():
     flow = message_flow(whole(), [0], 1, X)
     assert isinstance(flow.x, Tensor)
-    with pytest.raises(ConfigError, match="message-flow graphs .*Graph, .*is a Batch"):
+    with pytest.raises(ConfigError, match="message-flow graphs: graph is a Batch, .*must be a Graph"):
         message_flow(flow, [0], 1, X)
 
 
