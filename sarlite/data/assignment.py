@@ -26,8 +26,8 @@ SORT_BYTES = 32 << 20
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
     """Divide the nodes of `dataset` into `n_parts` parts by `method`, and arrange them by the method `order`. Return (part of each node,
-    node ids in the new order (None: ascending), dict that describes both for meta.json). `balance` names the counts to balance, `n_bytes`
-    limits memory (None: the free memory), and the dict `seconds` receives the computing time.
+    node ids in the new order (None: ascending), dict that describes both for meta.json). `balance` names the counts to balance, such as
+    "nodes,edges". `n_bytes` limits memory (None: the free memory), and the dict `seconds` receives the computing time.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
     """Divide the nodes of `dataset` into `n_parts` parts by `method`, and return the part number of each node, indexed by original id.
-    `balance` names the counts to balance, and `n_bytes` limits memory (None: the free memory). `graph()` returns the result of `structure`,
-    which METIS needs; None calls `structure` here. `tell(text)` receives progress.
+    `balance` names the counts to balance, such as "nodes,edges"; `n_bytes` limits memory (None: the free memory). `graph()` returns the
+    result of `structure`, which METIS needs; None calls `structure` here. `tell(text)` receives progress.
 
     Parameters
     ----------
@@ -204,9 +204,9 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield (position, EdgeTable, offsets, start) for each relation with edges into rows `first` to `last` - 1. `position` is where the
-        relation's first row stands among these rows, `offsets` is the `indptr` of its rows, and `start` is the first row of its source
-        type.
+        """Yield (position, table, offsets, start) for each relation with edges into rows `first` to `last` - 1. The `EdgeTable` `table` has
+        the edges; `position` is where the relation's first row stands among these rows; `offsets` is the `indptr` of its rows; `start` is
+        the first row of its source type.
         """
         for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
             low, high = max(first, begin), min(last, end)
@@ -234,7 +234,7 @@ def _by_graphs(dataset, n_parts, method, seed):
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):
     """Divide the nodes of `dataset` into `n_parts` parts by the partitioner Fennel, which reads the stored edges. Return the part number of
-    each node, indexed by original id. `balance` names the counts to balance; `tell(text)` receives progress.
+    each node, indexed by original id. `balance` names the counts to balance, such as "nodes,edges"; `tell(text)` receives progress.
     """
     edges = StoredEdges(dataset)
     train = np.zeros(dataset.n_nodes, bool)

@@ -262,17 +262,18 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, worksp
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
     streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
     if workspace.n_bytes is None:
-        batches = _edges_taken(table, new_src_rows, new_dst_rows, values)
+        batches = _edges_sorted_in_memory(table, new_src_rows, new_dst_rows, values)
     else:
-        batches = _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace)
+        batches = _edges_sorted_in_files(table, new_src_rows, new_dst_rows, values, forms, workspace)
     for columns in batches:
         for name in [*columns]:
             streams[name].write(columns.pop(name))
 
 
-def _edges_taken(table, new_src_rows, new_dst_rows, values):
-    """Yield {field: next entries} of `indptr`, `indices` and `values`, {field: array}, of a relation's `table`, sorted in memory by new
-    destination row, then new source row. `new_src_rows` and `new_dst_rows` have the new number of each row.
+def _edges_sorted_in_memory(table, new_src_rows, new_dst_rows, values):
+    """Sort the edges of a relation's `table` in memory by new destination row, then new source row, and yield dicts: first {"indptr": all
+    entries}; then {field: next entries} for "indices" and the fields of `values`, {field: array}, again and again. `new_src_rows` and
+    `new_dst_rows` have the new number of each row.
     """
     indptr, rows = np.asarray(table.indptr), inverse(new_dst_rows)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
@@ -280,9 +281,10 @@ def _edges_taken(table, new_src_rows, new_dst_rows, values):
         yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
 
 
-def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
-    """Yield {field: next entries} of `indptr`, `indices` and `values`, {field: array}, of a relation's `table`, sorted in files by new row
-    number. `new_src_rows` and `new_dst_rows` have the new number of each row, and `forms` the shape and dtype of each value.
+def _edges_sorted_in_files(table, new_src_rows, new_dst_rows, values, forms, workspace):
+    """Sort the edges of a relation's `table` in files by new destination row, then new source row, and yield dicts {field: next entries}.
+    The fields are "indptr", "indices" and the fields of `values`, {field: array}. `new_src_rows` and `new_dst_rows` have the new number of
+    each row, and `forms` the shape and dtype of each value.
     """
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()))

@@ -145,7 +145,9 @@ def _native(exit_stack, spec):
 
 
 def _verify(files, progress):
-    """Raise a DataError for the first file whose sha256 differs from its record in meta.json. `files` are tuples (path, record, field)."""
+    """Raise a DataError for the first of `files` whose sha256 differs from its record in meta.json. A file is (path, record, field): record
+    has the sha256, and field is the name of the array for the message.
+    """
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):

@@ -113,8 +113,8 @@ def packed(dst, src):
 
 
 def csr(sorter, n_destinations, n_sources):
-    """Yield (next entries of `indptr`, destinations, sources, {column: values}) for pieces of the edges in `sorter`, sorted by destination,
-    then source. The function `packed` must have made the keys of the sorter.
+    """Yield (entries of `indptr`, destinations, sources, {column: values}) for one piece of the edges in `sorter` after another, sorted by
+    destination, then source. The function `packed` must have made the keys of the sorter.
 
     Parameters
     ----------

@@ -87,9 +87,9 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, source_type, tiles, chunk_size, step):
-    """Count the edges whose sources have the type `source_type`, and return {"edges", "cut", "halo_rows": number for each part of
-    destinations}. With `tiles`, "tiles" and "halo_tiles" count for each pair of parts. `chunk_size` edges are read at a time, and `step`
-    (or None) receives progress.
+    """Count the edges whose sources have the type `source_type`. Return a dict with the entries "edges", "cut" (edges between parts) and
+    "halo_rows", each with a number for each part of destinations. With `tiles`, "tiles" and "halo_tiles" count for each pair of parts.
+    `chunk_size` edges are read at a time, and `step` (or None) receives progress.
     """
     tally = Tally(np.asarray(dataset.nodes[source_type].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == source_type]

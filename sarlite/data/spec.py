@@ -301,9 +301,9 @@ def _is_relational(form, path):
 
 
 def _split_changes(spec, options, changes, relational):
-    """Remove the options that change the graph, such as undirected, from `options`. Return ({name: value} of these options and of
-    `changes`, which override them, provenance of the data set as a dict). Raise a ConfigError for a change that a graph of several node
-    types (`relational`) does not allow.
+    """Remove from `options` those that change the graph, such as undirected. Return (changes, provenance): first {name: value} of the
+    removed options, updated with `changes`; then a dict that says where the data set `spec` comes from. Raise a ConfigError for a change
+    that a graph of several node types (`relational`) does not allow.
     """
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)

@@ -114,11 +114,11 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, u
     Features and weights must fit into float32. A cell without a value is refused unless `missing` is True. A column whose type
     can hold no numbers raises a DataError at once.
     """
-    checks, errors, door = [], list[SarliteError](), table.reading.door
+    checks, errors, notation = [], list[SarliteError](), table.reading.notation
     limit = math.inf if use == "label" else FLOAT32_LIMIT
     bound = f"CAST('{limit!r}' AS DOUBLE)"
     finite = "a finite number" + (" that fits into float32, at most 3.4e38" if math.isfinite(limit) else "")
-    fill = door.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
+    fill = notation.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
     for column in columns:
         kind, name = table.types[column], quote(column)
         if kind in ("date", "other", "list"):
@@ -144,11 +144,11 @@ def _number_remedy(table, column, use, value):
     """Return advice for the message about `value`, a word in a column of numbers: options or queries that read it and, if `use` is
     "feature", transforms that take words.
     """
-    door = table.reading.door
-    words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
+    notation = table.reading.notation
+    words = notation.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
     kind = ("vector", "reads a list") if str(value).startswith("[") else ("onehot", "makes numbers of a category")
-    transform = f"{door.feature(column, kind[0])} {kind[1]}" if use == "feature" and door.transforms else ""
+    transform = f"{notation.feature(column, kind[0])} {kind[1]}" if use == "feature" and notation.transforms else ""
     query = amount_remedy(table, column, value) or vector_remedy(table, column, value)
     return "; ".join(filter(None, [query, words, transform]))
 
@@ -194,10 +194,11 @@ def _amounts(table, column, n_amounts, n_values):
     """Return the DataError about a column of words. `n_amounts` of its `n_values` cells are numbers like "12%" or "1,234", which
     are not read as numbers.
     """
-    door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
+    notation, condition = table.reading.notation, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)
-    commas = door.remedy(("decimal", ",", "reads decimal commas"), otherwise="") if "," in value and table.reading.decimal == "." else ""
+    has_commas = "," in value and table.reading.decimal == "."
+    commas = notation.remedy(("decimal", ",", "reads decimal commas"), otherwise="") if has_commas else ""
     remedy = "; ".join(filter(None, [amount_remedy(table, column, value), commas])) or "write all of them in one form"
     return DataError(f"{cell(table, row, column)}: {shorten(value)} and {n_amounts - 1:,} more of {n_values:,} values are numbers but for "
                      f"signs and separators: {remedy}; features without the column leaves it out")

@@ -179,8 +179,9 @@ class _Compiler:
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 
     def _numbered(self, relation_index, edge_changes, read_again):
-        """Return (NumberedEdges, {change: number of edges}) of relation number `relation_index`, after `edge_changes`, {name: bool}, have
-        added or merged edges. `read_again` is True if the caller reads the edges more than once.
+        """Return (edges, counts) of relation number `relation_index`: first `NumberedEdges`, the edges with row numbers as ends; then the
+        number of edges that each of `edge_changes`, {name: bool}, has added or merged. `read_again` is True if the caller reads the edges
+        more than once.
         """
         columns = self._edges[relation_index]
         edges = NumberedEdges(self._connection, f"temp.main.e{relation_index}", columns, self._numberings, edge_changes, read_again)
@@ -221,12 +222,12 @@ class _Compiler:
         """
         for name, n in unused_ids.items():
             if n and name in self._ends_alone:
-                (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
+                (where, ends), notation = self._ends_alone[name], self._nodes[name].source.reading.notation
                 top = largest(ends)[0]
                 remedies = [("names", "edges", "makes nodes of the ids that occur"),
                             ("nodes", top + 1, f"makes nodes of all ids from 0 to {top}")]
                 raise DataError(f"{where}: edges: {n:,} of the node ids 0 to {top} occur in no edge: "
-                                + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
+                                + notation.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
     def _node_table(self, node_type, has_edges):
         """Return the NodeTable of `node_type`, and record the use of its columns in `account`. `has_edges`, (n_nodes,) bool, marks the

@@ -11,7 +11,7 @@ import numpy as np
 from sarlite.command import suggestion
 from sarlite.data.folders import key
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, Relation
-from sarlite.data.tables.doors import MAPPING, SPEC, TOML, Door
+from sarlite.data.tables.notations import MAPPING, SPEC, TOML, OptionNotation
 from sarlite.data.tables.sources import Query
 from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all, reading, regular
@@ -183,7 +183,7 @@ class Description:
         return replace(self, nodes=nodes, edges=edges)
 
 
-def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: Door = MAPPING) -> Description:
+def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: OptionNotation = MAPPING) -> Description:
     """Return the Description that the dict `content` states in the form of docs/tables.md. Relative paths start at `base`, messages begin
     with `where`, and they show options in `option_notation`, as the user writes them.
 
@@ -194,7 +194,7 @@ def of_dict(content: object, where: object, base: AnyPath = Path(), option_notat
         Start of error messages.
     base : path
         Folder that relative paths start from.
-    option_notation : Door
+    option_notation : OptionNotation
         How the user states options, for messages.
 
     Raises
@@ -221,7 +221,7 @@ def is_relational(path: AnyPath) -> bool:
     return _is_relational(_checked(_load(path), path))
 
 
-def reading_of(options: Mapping[str, Any], option_notation: Door = SPEC) -> Reading:
+def reading_of(options: Mapping[str, Any], option_notation: OptionNotation = SPEC) -> Reading:
     """Return the entries header, null, decimal and comment of `options`, a table's options, as a `Reading`. Messages show options in
     `option_notation`.
     """
@@ -281,7 +281,7 @@ def _source(options, base, message_start):
     return Query(f"SELECT * FROM {table}", database, base)
 
 
-def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, option_notation: Door) -> NodeSource:
+def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, option_notation: OptionNotation) -> NodeSource:
     """Return the NodeSource of node type `name` that the dict `options` describes. Relative paths start at `base`, messages begin with
     `where`, and they show options in `option_notation`, as the user writes them.
     """

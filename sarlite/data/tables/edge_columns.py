@@ -209,7 +209,7 @@ class NumberedEdges:
     def check_ends(self) -> None:
         """Raise a DataError for the first edge whose source or destination is no node, unless such edges are left out."""
         if self._columns.source.on_unknown == "refuse":
-            remedy = self._columns.source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
+            remedy = self._columns.source.reading.notation.remedy(("on_unknown", "drop", "leaves such edges out"))
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, end_fields, remedy):
@@ -277,14 +277,14 @@ class NumberedEdges:
                           f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
         if rows:
             first, second = (row % n_table_rows for row in rows)
-            source, door = self._columns.source, self._columns.source.reading.door
+            source, notation = self._columns.source, self._columns.source.reading.notation
             remedy = ""
             if values == ["weight"]:
                 src, dst, weight = (quote(name) for name in (*(end.column for end in self._columns.ends), source.weight))
                 ends = f"least({src}, {dst}) AS {src}, greatest({src}, {dst}) AS {dst}" if self._changes["undirected"] else f"{src}, {dst}"
                 remedy = query_remedy(self._columns.table, f"SELECT {ends}, sum(CAST({weight} AS DOUBLE)) AS {weight}", "GROUP BY ALL",
                                       "adds the weights; or ")
-            remedy += "leave them out (drop_edge_values)" if door.options is None else "name no weight and no features"
+            remedy += "leave them out (drop_edge_values)" if notation.options is None else "name no weight and no features"
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
                               f"values, so the edges cannot be joined; make the values equal: {remedy}")
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sarlite.data.graph_tables import NODE, RELATION, Relation
 from sarlite.data.tables import compile as compiler
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
-from sarlite.data.tables.doors import HETERO_PANDAS, PANDAS
+from sarlite.data.tables.notations import HETERO_PANDAS, PANDAS
 from sarlite.data.tables.text_form import Reading
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import check_relation
@@ -41,7 +41,7 @@ def read_edges(edges: object, src_column: str, dst_column: str, weight_column: s
     """
     weight_column = None if weight_column is None else str(weight_column)  # names of pandas columns may be numbers
     source = EdgeSource(RELATION, edges, "edges", str(src_column), str(dst_column), weight_column,
-                        dict.fromkeys(map(str, feature_columns), "number"), fill, on_unknown=on_unknown, reading=Reading(door=PANDAS))
+                        dict.fromkeys(map(str, feature_columns), "number"), fill, on_unknown=on_unknown, reading=Reading(notation=PANDAS))
     described = Description({NODE: _node_source(nodes, "nodes", id_column, PANDAS)}, [source], NODE, "table")
     (lists,), ids = compiler.edge_lists(described, undirected)
     return TableEdges(ids[NODE], lists["src"], lists["dst"], lists.get("edge_weight"), lists.get("edge_features"))
@@ -61,7 +61,7 @@ def read_relations(edges: Mapping[Relation, object], src_column: str, dst_column
         {name: _node_source(nodes.get(name), f"nodes[{name!r}]", id_column, HETERO_PANDAS) for name in dict.fromkeys(
             [*nodes, *(end for relation in edges for end in relation[::2])])},
         [EdgeSource(relation, table, f"edges[{relation!r}]", str(src_column), str(dst_column), on_unknown=on_unknown,
-                    reading=Reading(door=HETERO_PANDAS))
+                    reading=Reading(notation=HETERO_PANDAS))
          for relation, table in edges.items()], "", "tables", relational=True)
     lists, ids = compiler.edge_lists(described)
     return {relation: (arrays["src"], arrays["dst"]) for relation, arrays in zip(edges, lists)}, ids
@@ -71,4 +71,4 @@ def _node_source(table, table_name, id_column, option_notation):
     """Return the NodeSource of a node type whose ids are in the column `id_column` of `table`; None for `table` takes the ids that occur in
     edges. Messages call the table `table_name`, and show options in `option_notation`.
     """
-    return NodeSource(table, table_name, str(id_column), {}, names=True, reading=Reading(door=option_notation))
+    return NodeSource(table, table_name, str(id_column), {}, names=True, reading=Reading(notation=option_notation))

@@ -13,8 +13,8 @@ from sarlite.data.mapped import fresh
 from sarlite.data.names import lines
 from sarlite.data.raw import existing, masks
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource, features_of, node_source, reading_of
-from sarlite.data.tables.doors import EDGES_SPEC, SPEC
 from sarlite.data.tables.memory_tables import Named, Pieces
+from sarlite.data.tables.notations import EDGES_SPEC, SPEC
 from sarlite.errors import ConfigError, DataError
 from sarlite.types import Path as AnyPath
 

@@ -24,7 +24,7 @@ VALUE = "sarlite "
 
 
 class FeatureColumns(NamedTuple):
-    """Feature columns of a table as SQL expressions, together with the fitted transforms that compute them.
+    """Feature columns of a table: SQL expressions that compute them, the DuckDB view that the expressions read, and the fitted transforms.
 
     Attributes
     ----------
@@ -45,8 +45,9 @@ class FeatureColumns(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Return {column: Feature} parsed from `columns`, {column: transform} of a description; None if all columns are plain numbers without
-    `fill`. `fill` replaces missing values where a transform has no option of its own (None: they are refused); messages begin with `where`.
+    """Return {column: Feature}, the transform of each column, parsed from `columns`, {column: transform as text or dict}; None if all
+    columns are plain numbers without `fill`. `fill` replaces missing values where a transform has no option for them (None: they are
+    refused); messages begin with `where`.
 
     Parameters
     ----------
@@ -67,9 +68,9 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> FeatureColumns:
-    """Transform the columns `wanted`, {name: Feature}, of `table` into features. Statistics such as means and categories come from the
-    rows in the mask `training` (None: all rows), or from `stored`, the statistics of an earlier call. `values`, {name: SQL expression},
-    become further columns of the result's view.
+    """Transform columns of `table` into features, and return them as `FeatureColumns`. `wanted`, {column: Feature}, has the transforms.
+    Statistics such as means are fitted on the rows in the mask `training` (None: all rows), or taken from `stored`, the result of an
+    earlier fit. `values`, {name: SQL expression}, become further columns of the DuckDB view that holds the columns read.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     wanted = {name: Feature("vector") if table.types[name] == "vector" and feature.transform == "number" else feature
               for name, feature in wanted.items()}
     numeric = [name for name, feature in wanted.items() if feature.transform in ("number", "standard", "minmax", "log", "quantile")]
-    view, door = _typed_view(table, wanted, numeric, values), table.reading.door
+    view, notation = _typed_view(table, wanted, numeric, values), table.reading.notation
     if stored is not None:
         fitted = Fitted.from_json(stored, table.where)
         odd = [name for name, feature in wanted.items() if fitted.features.get(name) != feature]
@@ -99,10 +100,10 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
             asked, model = ({name: str(feature) for name, feature in features.items()} for features in (wanted, fitted.features))
             raise ConfigError(f"{table.where}: column {odd[0]!r}: the transform is {asked[odd[0]]}, but the model's features are "
                               + ", ".join(f"{name}:{text}" for name, text in model.items()))
-        door = door._replace(options=frozenset(), missing="")  # the model decides what becomes of a missing value
+        notation = notation._replace(options=frozenset(), missing="")  # the model decides what becomes of a missing value
     else:
-        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, door)
-    expressions = fitted.expressions(table.connection, view.name, table.where, numeric, door)
+        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, notation)
+    expressions = fitted.expressions(table.connection, view.name, table.where, numeric, notation)
     outside = [] if stored is None else fitted.outside(table.connection, view.name, table.where)
     return FeatureColumns(view, expressions, fitted, outside)
 
@@ -133,8 +134,8 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str], values: Mapping[str, str]) -> Table:
-    """Create a view of `table` in DuckDB, and return it as a Table: columns in `numeric` are numbers, and words for missing values in the
-    columns `wanted` are NULL. `values`, {name: SQL expression}, become further columns.
+    """Create a view of `table` in DuckDB, and return it as a Table. Columns in `numeric` are numbers; in the columns of the transforms
+    `wanted`, words that mean a missing value are NULL. `values`, {name: SQL expression}, become further columns.
     """
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
     lists = [name for name, feature in wanted.items() if feature.transform == "vector" and table.types[name] == "word"]

@@ -27,7 +27,7 @@ def other_tasks(table: Table, what: str) -> str:
     """Return the end of a message about labels that are not one class for each row: the options that read other labels. `what` is the word
     for a row, such as "node".
     """
-    options = [table.reading.door.option("task", task) for task in ("multilabel", "regress")]
+    options = [table.reading.notation.option("task", task) for task in ("multilabel", "regress")]
     return f"; labels that are not one class per {what} are read with {' or '.join(options)}"
 
 
@@ -175,7 +175,7 @@ def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
         _refuse_several(table, column, [value for value, _ in values])
     n = sum(count for _, count in values)
     if task is None and n_classes is None and len(values) >= _MANY and n < 2 * len(values):
-        remedy = table.reading.door.remedy(("task", "classify", "says that they are classes"),
+        remedy = table.reading.notation.remedy(("task", "classify", "says that they are classes"),
                                            ("task", "regress", "reads numbers"), otherwise="name the column of the classes")
         raise DataError(f"{where}: {len(values):,} different values in {n:,} rows may be ids, not classes: {remedy}")
     class_values = [value for value, _ in values]
@@ -194,7 +194,7 @@ def _refuse_doubtful_words(table, column):
     rows = table.connection.execute(sql).fetchall()
     if rows:
         shown = ", ".join(f"{word!r} ({n:,} row{'s' * (n > 1)})" for word, n, _ in rows)
-        remedy = table.reading.door.remedy(("null", "+".join(word for word, *_ in rows), "says that this is no label"),
+        remedy = table.reading.notation.remedy(("null", "+".join(word for word, *_ in rows), "says that this is no label"),
                                            ("null", "nan", "says that it is a class"))
         raise DataError(f"{cell(table, rows[0][2], column)}: {shown} may be a class or no label: {remedy}")
 
@@ -210,7 +210,7 @@ def _refuse_several(table, column, class_names):
             part = next((part for part in map(str.strip, name.split(mark)) if part and parts[part] > 1), None)
             if part is not None:
                 row = table.one(f"min(rowid) FILTER (WHERE {quote(column)} = {literal(name)})")[0]
-                remedy = table.reading.door.remedy(("task", "classify", "says that it is a class"),
+                remedy = table.reading.notation.remedy(("task", "classify", "says that it is a class"),
                                                    ("task", "multilabel", "reads lists of labels"))
                 raise DataError(f"{cell(table, row, column)}: {name!r} may be several labels, as {part!r} is in another class, too: "
                                 f"{remedy}: {lists_remedy(table, column)}")
@@ -254,7 +254,7 @@ def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, co
         value_counts = rest
     elif len(rest) < len(value_counts) and (from_zero or from_one) and table.reading.null is None:
         row = table.one(f"min(rowid) FILTER (WHERE {number(table, column)} = -1)")[0]
-        remedy = table.reading.door.remedy(("null", "-1", "says that it is no label"), ("null", "nan", "that it is a class"))
+        remedy = table.reading.notation.remedy(("null", "-1", "says that it is no label"), ("null", "nan", "that it is a class"))
         beside = f"beside {numbers[0]} to {numbers[-1]}" if numbers else "in all rows"
         raise DataError(f"{cell(table, row, column)}: -1 {beside} may be a class or no label: {remedy}")
     if n_classes is not None and value_counts and not 0 <= value_counts[0][0] <= value_counts[-1][0] < n_classes <= MAX_CLASSES:

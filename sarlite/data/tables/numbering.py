@@ -119,14 +119,17 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
 
 
 def _refuse_doubtful(connection, numbering, ends):
-    """Raise a DataError for an end such as "NA" or "nan", which may be a name or no id, unless `null` has other words alone."""
+    """Raise a DataError for an id in the columns `ends` such as "NA" or "nan", which may be a name or a missing id. It is accepted if the
+    user's option `null` lists other words only.
+    """
     words = ", ".join(map(literal, (*MISSING, *DOUBTFUL_WORDS)))
     sql = f"SELECT id FROM {numbering.table} WHERE lower(trim(id)) IN ({words}) ORDER BY id"
     ids = [word for (word,) in connection.execute(sql).fetchall()] if numbering.id_type == "VARCHAR" else []
     for table, column in ends if ids else ():
         odd = [word for word in ids if table.reading.null is None or word in table.reading.null]
         other = next((word for word in MISSING[1:] if word not in ids), "none")
-        named = table.reading.door.remedy(("null", other, "says that it is a name"), otherwise="a table of nodes with this name settles it")
+        named = table.reading.notation.remedy(("null", other, "says that it is a name"),
+                                              otherwise="a table of nodes with this name settles it")
         check_cells(table, [CellCheck(column, f"{quote(column)} = {literal(word)}", f"VALUE may be a name or no id: {named}",
                                       partial(left_out, table, column)) for word in odd])
 
@@ -227,7 +230,7 @@ def _no_number(table, column):
 
 
 def _all_names(table):
-    return table.reading.door.remedy(("names", "edges", "treats all ids as names"))
+    return table.reading.notation.remedy(("names", "edges", "treats all ids as names"))
 
 
 def count_distinct(ends: Sequence[IdColumn]) -> int:

@@ -157,9 +157,9 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
 
 def read(connection: Connection, source: object, reading_: Reading, required: Sequence[str | None], where: str,
          choose_columns: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read columns of `source` into DuckDB and return them as a Table. The options in `reading_`, such as header, apply to text.
-    `choose_columns(names)` selects the columns, by default those in `required`, which must exist. Messages call a source without a file
-    name `where`.
+    """Read columns of `source`, such as a file or a query, into DuckDB and return them as a Table. `reading_` has options for text files,
+    such as header. The columns in `required` must exist; they are read unless `choose_columns(all names)` selects others. Messages name the
+    source's file, or `where` for a source without a file.
 
     Parameters
     ----------

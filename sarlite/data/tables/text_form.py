@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sarlite.data.tables.doors import SPEC, Door
+from sarlite.data.tables.notations import SPEC, OptionNotation
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.errors import ConfigError, DataError, reading
 
@@ -41,7 +41,7 @@ class Reading:
         "." or ",".
     comment : str, optional
         Lines of text that begin with this character are skipped.
-    door : Door
+    notation : OptionNotation
         How the user states these options, for messages.
     """
 
@@ -49,7 +49,7 @@ class Reading:
     null: tuple[str, ...] | None = None
     decimal: str = "."
     comment: str | None = None
-    door: Door = SPEC
+    notation: OptionNotation = SPEC
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
@@ -151,10 +151,10 @@ def text_form(connection: Connection, path: str, reading_: Reading, asked: Seque
     first, second = (rows[at] if at < len(rows) else [] for at in range(2))
     if reading_.header is None and reading_.comment is None and lines and lines[0].startswith(("#", "%")) and not (
             {*asked} & {*first}):
-        _ask_about_comment(path, lines[0], reading_.door)
+        _ask_about_comment(path, lines[0], reading_.notation)
     header = _is_header(first, second, asked) if reading_.header is None else reading_.header
     if header is None:
-        remedy = reading_.door.remedy(("header", (True, False), "says which"))
+        remedy = reading_.notation.remedy(("header", (True, False), "says which"))
         raise DataError(f"{path}: the first line, {lines[0][:200]!r}, may be a header or a row: {remedy}")
     if header and second and all(re.fullmatch(" *:?-{2,}:? *", word) for word in second):
         raise DataError(f"{path}: the line below the header is a rule of dashes, not a row; delete the line")

@@ -70,8 +70,8 @@ def _refuse_doubtful(table, column, times):
     """Raise a DataError if the numbers in a column seem to count two units of time, or its dates are over 100 years apart, unless the user
     has passed the option `null`. `times` has the SQL expression and the kind of the times.
     """
-    door, value = table.reading.door, times.expression
-    if table.reading.null is not None or not door.option("null", "nan"):
+    notation, value = table.reading.notation, times.expression
+    if table.reading.null is not None or not notation.option("null", "nan"):
         return
     if times.kind == "dates":
         low, middle, high = table.one(f"min({value})", f"quantile_disc({value}, 0.5)", f"max({value})")
@@ -93,7 +93,7 @@ def _refuse_doubtful(table, column, times):
         number, effect = f"CAST({quote(column)} AS BIGINT)", "have one unit"
         cases = " ".join(f"WHEN {number} >= {ranges[unit][0]} THEN {number} // {_UNITS[unit] // _UNITS[units[0]]}" for unit in units[:0:-1])
         query = replacement(table, column, f"CASE {cases} ELSE {number} END", f"brings all to {units[0]}")
-    settled = door.remedy(("null", "nan", f"says that all {effect}"))
+    settled = notation.remedy(("null", "nan", f"says that all {effect}"))
     raise DataError(f"{table.where}: column {column!r}: {shown}: {settled}; {query}")
 
 
@@ -108,7 +108,7 @@ def check_units(columns: Sequence[tuple[Table, str, Mapping[str, str]]]) -> None
             (unit, units[unit]) for unit in [unit for unit in _UNITS if unit in units][:2])
         query = replacement(other, other_name, f"CAST({quote(other_name)} AS BIGINT) // {_UNITS[large] // _UNITS[small]}",
                             f"brings all to {small}")
-        settled = other.reading.door.remedy(("null", "nan", "says that all have one unit"))
+        settled = other.reading.notation.remedy(("null", "nan", "says that all have one unit"))
         raise DataError(f"{other.where}: column {other_name!r}: {other_time} is {_shown(other_time, large)}, but {one.where}: column "
                         f"{name!r}: {time} is {_shown(time, small)}: {query}; {settled}")
 

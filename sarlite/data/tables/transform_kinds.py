@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from sarlite.data.tables.doors import MAPPING, Door
+from sarlite.data.tables.notations import MAPPING, OptionNotation
 from sarlite.data.tables.sources import kind_of
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import literal, quote
@@ -45,7 +45,7 @@ class Column:
 
     Attributes
     ----------
-    connection, relation, training, where, door
+    connection, relation, training, where, notation
         As for `transforms.fit`.
     name, type : str
         Name of the column, and its type in DuckDB.
@@ -60,7 +60,7 @@ class Column:
     reads: str
     training: str | None
     where: str
-    door: Door = MAPPING
+    notation: OptionNotation = MAPPING
 
     @property
     def value(self) -> str:
@@ -86,8 +86,8 @@ class Column:
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], only_missing: bool = False) -> None:
-        """Raise a DataError for a value that the transform `kind` cannot read, unless `only_missing`, and for a missing value, unless
-        `missing` has words that say how to treat it.
+        """Raise a DataError for a missing value, unless `missing` has words that say how to treat it. Unless `only_missing`, raise it also
+        for a value that the transform `kind` cannot read.
         """
         if not only_missing:
             self._check_values()
@@ -97,9 +97,9 @@ class Column:
     def _missing_remedy(self, kind):
         """Return the part of a message that tells how the user can replace or mark missing values for transform `kind`."""
         name = next(name for name, one in KINDS.items() if one is kind)
-        options = [self.door.remedy(("fill", ("0", "mean"), "replaces missing numbers"), otherwise="")] if kind.numeric else []
+        options = [self.notation.remedy(("fill", ("0", "mean"), "replaces missing numbers"), otherwise="")] if kind.numeric else []
         words = ["mean", "median", "indicator"] if kind.numeric else ["0", "indicator"]
-        keys = self.door.missing.format(column=self.name, transform=name, value=words[-1])
+        keys = self.notation.missing.format(column=self.name, transform=name, value=words[-1])
         options += [f"{keys} marks missing values, and {' or '.join(words[:-1])} replaces them"] if keys else []
         return "; ".join(filter(None, options)) or "the model was trained on a value in each row; fill it in, or leave the row out"
 
@@ -280,7 +280,7 @@ class Quantile(Kind):
                               for low, rest in places]}
 
     def outputs(self, name, value, statistics):
-        knots = _knots(statistics["quantiles"])
+        knots = _distinct_quantiles(statistics["quantiles"])
         gaps = [(end - at, high - low) for (at, _, low), (end, high, _) in zip(knots, knots[1:])] + [(1.0, 0.0)]
         values, halves, shares, widths, rises = (f"[{', '.join(map(as_double, column))}]" for column in zip(
             *((at, (low + high) / 2, high, *gap) for (at, low, high), gap in zip(knots, gaps))))
@@ -294,9 +294,10 @@ class Quantile(Kind):
         return f"quartiles {', '.join(f'{quantiles[at]:.6g}' for at in (25, 50, 75))}"
 
 
-def _knots(quantiles):
-    """Return (value, first share, last share) for each distinct value in `quantiles`, the values at evenly spaced shares from 0 to 1. The
-    shares are the least and the greatest that have the value.
+def _distinct_quantiles(quantiles):
+    """Return a list of triples (value, low, high), one for each distinct value in `quantiles`. The entries of `quantiles` stand at evenly
+    spaced positions from 0 to 1; low and high are the first and the last position of the value, which differ if several quantiles are
+    equal.
     """
     knots: list[tuple[float, float, float]] = []
     for at, value in enumerate(quantiles):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sarlite.command import suggestion
-from sarlite.data.tables.doors import MAPPING, Door
+from sarlite.data.tables.notations import MAPPING, OptionNotation
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.tables.transform_kinds import KINDS, Column, Kind, Statistics, as_double
@@ -150,9 +150,10 @@ class Fitted:
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
     def expressions(self, connection: Connection, relation: str, name_in_errors: str | None = None, numeric: Collection[str] = (),
-                    option_notation: Door = MAPPING) -> dict[str, str]:
+                    option_notation: OptionNotation = MAPPING) -> dict[str, str]:
         """Return {feature name: SQL expression} of the transforms over `relation`, an SQL table or view. Cells are checked, except in the
-        columns `numeric`, which hold only finite numbers or null; messages call the table `name_in_errors`.
+        columns `numeric`, which hold only finite numbers or null. Messages call the table `name_in_errors`, and show options in
+        `option_notation`, as the user writes them.
 
         The expressions are FLOAT and never null.
 
@@ -165,7 +166,7 @@ class Fitted:
             Name of the relation in messages; by default `relation`.
         numeric : collection of str
             Columns that are known to hold finite numbers or null, so that only missing values are looked for.
-        option_notation : Door
+        option_notation : OptionNotation
             How the user states the transforms, for messages.
 
         Raises
@@ -260,10 +261,10 @@ class Fitted:
 
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, name_in_errors: str | None = None,
-        numeric: Collection[str] = (), option_notation: Door = MAPPING) -> Fitted:
+        numeric: Collection[str] = (), option_notation: OptionNotation = MAPPING) -> Fitted:
     """Return the transforms `columns`, {column: Feature}, fitted on `relation`, an SQL table or view. Statistics are computed on the rows
-    that meet the SQL condition `training` (None: all rows). The columns `numeric` hold finite numbers or null, so they are not checked;
-    messages call the table `name_in_errors`.
+    that meet the SQL condition `training` (None: all rows). The columns `numeric` hold finite numbers or null, so they are not checked.
+    Messages call the table `name_in_errors`, and show options in `option_notation`.
 
     Parameters
     ----------
@@ -328,9 +329,10 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], name_in_errors: str, training: str | None = None,
-             option_notation: Door = MAPPING) -> dict[str, Column]:
+             option_notation: OptionNotation = MAPPING) -> dict[str, Column]:
     """Return {name: Column} of the columns of `relation`, an SQL table or view, that the transforms `wanted`, {name: Feature}, read.
-    `training` is the SQL condition of the rows for statistics; None takes all rows. Messages call the table `name_in_errors`.
+    `training` is the SQL condition of the rows for statistics; None takes all rows. Messages call the table `name_in_errors`, and show
+    options in `option_notation`.
     """
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:

@@ -1,10 +1,13 @@
-"""Notations of a table's options in specs, TOML files, dicts and arguments, so that messages show options as the user writes them."""
+"""Notations of a table's options in `edges:` specs, TOML files, dicts and function arguments, so that error messages show options as the
+user writes them.
+"""
 
 from typing import NamedTuple
 
 
-class Door(NamedTuple):
-    """Notation of a table's options in one interface: `edges:` specs, TOML files, dicts or function arguments.
+class OptionNotation(NamedTuple):
+    """How one user interface writes the options of a table: `edges:` specs, TOML files, dicts or function arguments. Error messages use it
+    to show options as the user writes them.
 
     Attributes
     ----------
@@ -45,8 +48,8 @@ class Door(NamedTuple):
         return self.transforms.format(column=column, value=transform)
 
     def remedy(self, *options: tuple[str, object, str], otherwise: str = "change the table first") -> str:
-        """Return advice such as "fill=0 replaces gaps" from `options`, triples (option, value or values, effect). Options that this
-        interface lacks are left out; `otherwise` is the advice if none is left.
+        """Return advice for an error message, such as "fill=0 replaces gaps", from `options`, triples (option, value or values, effect).
+        Options that this interface lacks are left out; `otherwise` is the advice if none is left.
         """
         texts = []
         for name, value, effect in options:
@@ -56,16 +59,16 @@ class Door(NamedTuple):
 
 
 _MISSING = 'features = {{ "{column}" = {{ transform = "{transform}", missing = "{value}" }} }}'
-SPEC = Door("{name}={value}", "{}", None, "features={column}:{value}", f"{_MISSING} in a TOML file")
+SPEC = OptionNotation("{name}={value}", "{}", None, "features={column}:{value}", f"{_MISSING} in a TOML file")
 """Options of `edges:FILE,...`."""
 EDGES_SPEC = SPEC._replace(transforms="edge_features={column}:{value}")
 """Options of `edges:FILE,...` that are about the edges."""
-TOML = Door("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}', _MISSING)
+TOML = OptionNotation("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}', _MISSING)
 """Keys of a TOML file."""
-MAPPING = Door('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}',
-               '"features": {{"{column}": {{"transform": "{transform}", "missing": "{value}"}}}}')
+MAPPING = OptionNotation('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}',
+                         '"features": {{"{column}": {{"transform": "{transform}", "missing": "{value}"}}}}')
 """Keys of the dict of `from_tables`."""
-PANDAS = Door("{name}={value}", '"{}"', frozenset(("fill", "on_unknown")))
+PANDAS = OptionNotation("{name}={value}", '"{}"', frozenset(("fill", "on_unknown")))
 """Arguments of `Graph.from_pandas`."""
-HETERO_PANDAS = Door("{name}={value}", '"{}"', frozenset(("on_unknown",)))
+HETERO_PANDAS = OptionNotation("{name}={value}", '"{}"', frozenset(("on_unknown",)))
 """Arguments of `HeteroGraph.from_pandas`."""
