@@ -400,8 +400,8 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return `error` as a tuple to send to other ranks: (class that these ranks raise, text, name of the built-in class of its cause, or
-    None, then further arguments of the class). For an error that is no SarliteError, they raise a PeerError.
+    """Return `error` as a tuple to send to other ranks: first the class that these ranks raise, a PeerError if `error` is no SarliteError;
+    then the text; then the name of the built-in class of its cause (None: no such class); then further arguments of the class.
     """
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None

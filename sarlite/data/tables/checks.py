@@ -299,7 +299,9 @@ def truth(table: Table, column: str) -> tuple[str, CellCheck]:
 
 
 def check_fill(fill: object, where: str) -> str | None:
-    """Return `fill`, the replacement of missing numbers in the table `where`, as "0", "mean" or None; raise a ConfigError for another."""
+    """Return `fill`, the replacement of missing numbers, as "0", "mean" or None; raise a ConfigError, which names the table `where`, for
+    another value.
+    """
     text = None if fill is None else str(fill)
     if text not in (None, "0", "mean"):
         raise ConfigError(f"{where}: fill: {text!r} is not one of 0, mean; [nodes.TYPE.features] names missing = \"median\" by column")

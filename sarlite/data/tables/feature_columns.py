@@ -109,7 +109,9 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def check_features(table: Table, wanted: Mapping[str, Feature], stored: JsonDict | None) -> None:
-    """Raise one error about all columns of `table` with cells that the transforms `wanted`, or those in `stored`, cannot read."""
+    """Raise one error about all columns of `table` with cells that cannot be transformed: by the transforms `wanted` or, if `stored` is not
+    None, by these stored transforms of a model.
+    """
     errors: list[SarliteError] = []
     for features in [{name: feature} for name, feature in wanted.items()] if stored is None else [wanted]:
         with collecting(errors):

@@ -195,7 +195,9 @@ def _shown(end):
 
 
 def _encoding(path):
-    """Return the encoding of the text file `path`, "utf-8" or "utf-16"; raise a DataError if its first bytes are no such text."""
+    """Return the encoding of the text file `path`, "utf-8" or "utf-16". Raise a DataError if the first bytes show another encoding, or a
+    file of another format.
+    """
     if path.endswith(".zst"):
         return "utf-8"
     with reading(path), (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
@@ -256,7 +258,9 @@ def _is_header(first_row, second_row, expected_names):
 
 
 def _refuse_preamble(path, lines, asked):
-    """Raise a DataError if not the first of `lines`, but a later one, has the columns `asked`."""
+    """Raise a DataError if the column names `asked` are not in the first of `lines`, the first lines of the file `path`, but in a later
+    line.
+    """
     wanted = {name for name in asked if not is_number(name)}
     for at, line in enumerate(lines if wanted else ()):
         if wanted <= {word.strip().strip('"') for word in line.split(_delimiter(path, line))}:

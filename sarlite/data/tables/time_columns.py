@@ -98,8 +98,9 @@ def _refuse_doubtful(table, column, times):
 
 
 def check_units(columns: Sequence[tuple[Table, str, Mapping[str, str]]]) -> None:
-    """Raise a DataError if two of `columns`, (table, column, its `account.times_shown`), hold Unix times in different units, unless the
-    option `null` of one of the tables settles the doubt.
+    """Raise a DataError if two of `columns` seem to hold Unix times in different units, such as seconds and milliseconds. A column is
+    (table, column name, dict with the first and the last time as text). Nothing is refused if a table has the option `null`, which says
+    that the times are right.
     """
     units = {unit: (table, column, int(times["first"])) for table, column, times in columns if times["kind"] == "integers"
              for unit, n in _UNITS.items() if _FIRST * n <= int(times["first"]) and int(times["last"]) <= _LAST * n}
