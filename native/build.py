@@ -29,17 +29,21 @@ if not os.environ.get("SARLITE_SANITIZE"):
 def instruction_sets():
     """Return the names of the instruction sets to compile for, such as "avx512".
 
-    They are the portable set, and on x86-64 the sets that the compiler knows.
+    They are the portable set, and on x86-64 the sets that the compiler knows. Sanitized builds have the portable set and the widest set
+    that this processor runs: the sets share their code, and the width of the registers is all that differs.
     """
     if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # the target platform, which may differ from this machine
         return ["portable"]
     names = [name for name, target in TARGETS.items()
              if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
-    return [name for name in names if name != "avx512" or not SANITIZE or _runs_avx512()]
+    if not SANITIZE:
+        return names
+    runnable = [name for name in names if name != "avx512" or _runs_avx512()]
+    return [*runnable[:1], *runnable[1:][-1:]]
 
 
 def _runs_avx512():
-    """Return True if this processor has AVX-512; only then do sanitized builds include AVX-512 code."""
+    """Return True if this processor has AVX-512."""
     with open("/proc/cpuinfo", encoding="ascii") as file:
         return " avx512bw" in file.read()
 
@@ -124,8 +128,8 @@ def flags():
     # No code reads floating point flags. With -ftrapping-math GCC keeps branches around arithmetic, so AVX2 loops stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
-    if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges and no longer vectorize over columns
-        compile_flags.append("-fno-loop-unroll-and-jam")
+    # GCC would unroll over edges and no longer vectorize over columns. The cost model is that of -O3; setup.py takes -O2 for some files.
+    compile_flags += [flag for flag in ("-fno-loop-unroll-and-jam", "-fvect-cost-model=dynamic") if _accepts(flag)]
     if sys.platform != "darwin" and _accepts("-fopenmp"):
         return [*compile_flags, "-fopenmp"], ["-fopenmp", *SANITIZE]
     compile_flags += ["-Wno-unused-variable", "-Wno-unused-parameter"]      # the sizes of thread teams
