@@ -48,6 +48,7 @@ def test_exceptions_on_all_ranks_at_once(job):
     assert failed.status != 0 and "KeyError: 'from" in failed.err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", ["0", "1", "'a reason'", ""])
 def test_sys_exit_on_one_rank(job, code):
     failed = job(2, f"""

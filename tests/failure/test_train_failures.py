@@ -261,6 +261,7 @@ def test_a_load_that_is_blocked_is_a_stall(fail):
     assert job.status not in (0, None) and f"[rank 0] {STALLED}" in job.err and f"[rank 1] {STALLED}" in job.err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 def test_a_long_load_is_no_stall(fail, n_ranks, flags):
     over = f"lambda end=time.monotonic() + {1.3 * STALL_SECONDS}: time.monotonic() > end"

@@ -1,5 +1,7 @@
 """Short runs of the training command, as a process or in this one."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.cli import config, run
+from sarlite.cli import config, run, train_command
 from sarlite.comm import Solo, threads
 
 MODEL = """
@@ -51,6 +53,24 @@ def train_here(run_dir, *flags):
     else:
         run.train(Solo(), options)
     return metrics(run_dir)
+
+
+def start_here(flags):
+    """Run the training command with `flags` in this process; return the ended process that `training_process.start_training` returns."""
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        status = train_command.main(["--progress", "none", *flags])
+    return EndedProcess(status, errors.getvalue())
+
+
+class EndedProcess:
+    """Stand-in for a `subprocess.Popen` whose process has ended with a status and its error output."""
+
+    def __init__(self, status, errors):
+        self.returncode, self.errors = status, errors
+
+    def communicate(self):
+        return "", self.errors
 
 
 def metrics(run_dir):

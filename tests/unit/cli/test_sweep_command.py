@@ -12,6 +12,7 @@ pytest.importorskip("optuna", reason="the search draws its values with Optuna")
 
 from sarlite.cli import sweep_command
 from sarlite.cli.sweep_command import main, read_search, waves
+from tests.helpers.train.training_runs import start_here
 
 RUN = 'data = "sbm:nodes=120,classes=3,features=8"\nepochs = 9\nmodel = "sage"\nhidden = 4\n'
 GRID = f"[run]\n{RUN}[search]\nlr = [0.001, 0.1]\ndropout = [0.0, 0.5]\n"
@@ -21,6 +22,12 @@ GRID = f"[run]\n{RUN}[search]\nlr = [0.001, 0.1]\ndropout = [0.0, 0.5]\n"
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Let sweeps train in this process, which saves the starts of processes."""
+    monkeypatch.setattr(sweep_command, "start_training", start_here)
 
 
 def write(folder, text):
@@ -48,7 +55,7 @@ def test_a_grid_trains_every_combination_and_ranks_by_the_best_validation_metric
     assert "<svg" in (folder / "out" / "report.html").read_text()
 
 
-def test_a_sweep_that_ended_starts_no_process_again(folder, monkeypatch, capsys):
+def test_a_sweep_that_ended_starts_no_process_again(folder, here, monkeypatch, capsys):
     argv = [write(folder, GRID), "--folder", "out"]
     assert main(argv) == 0
     first = capsys.readouterr().out
@@ -56,12 +63,12 @@ def test_a_sweep_that_ended_starts_no_process_again(folder, monkeypatch, capsys)
     def refuse(*_, **__):
         raise AssertionError("a run was started again")
 
-    monkeypatch.setattr(sweep_command.subprocess, "Popen", refuse)
+    monkeypatch.setattr(sweep_command, "start_training", refuse)
     assert main(argv) == 0
     assert capsys.readouterr().out == first
 
 
-def test_halving_trains_only_the_best_third_for_all_epochs(folder, capsys):
+def test_halving_trains_only_the_best_third_for_all_epochs(folder, here, capsys):
     text = f"[run]\n{RUN}[search]\nlr = {{ from = 1e-4, to = 1e-1, log = true }}\n"
     assert main([write(folder, text), "--folder", "out", "--method", "halving", "--trials", "6"]) == 0
     ranked = ranking(folder / "out")

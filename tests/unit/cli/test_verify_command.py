@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from sarlite import data
+from sarlite.cli import verify_command
 from sarlite.cli.train_command import main as train
 from sarlite.cli.verify_command import main as verify
 from sarlite.data import format as native
 from sarlite.train import checkpoint
+from tests.helpers.train.training_runs import start_here
 
 pytestmark = pytest.mark.timeout(300)
 EPOCHS = 6
@@ -29,9 +31,17 @@ def published(tmp_path_factory):
 
 
 @pytest.fixture
-def run(published, tmp_path):
+def untouched(published, tmp_path):
+    """Return the folder of a copy of the run."""
     shutil.copytree(published / "run", tmp_path / "run")
     return tmp_path / "run"
+
+
+@pytest.fixture
+def run(untouched, monkeypatch):
+    """Return the folder of a copy of the run. Its segments are computed in this process, which saves the starts of processes."""
+    monkeypatch.setattr(verify_command, "start_training", start_here)
+    return untouched
 
 
 def edit_record(run, epoch, **changes):
@@ -40,12 +50,13 @@ def edit_record(run, epoch, **changes):
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def test_a_run_that_nobody_touched_is_verified_on_any_number_of_ranks(run, capsys):
-    assert verify([str(run), "--all"]) == 0
+def test_a_run_that_nobody_touched_is_verified_on_any_number_of_ranks(untouched, capsys):
+    """The segments are computed by processes, as users have them."""
+    assert verify([str(untouched), "--all"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "verified"
-    assert verify([str(run), "--segments", "1", "--seed", "3", "--ranks", "3", "--mode", "oneshot"]) == 0
+    assert verify([str(untouched), "--segments", "1", "--seed", "3", "--ranks", "3", "--mode", "oneshot"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{run}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(lines) == 4
+    assert lines[0].startswith(f"{untouched}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(lines) == 4
 
 
 def test_each_epoch_has_its_own_hash_of_the_parameters(run):
@@ -81,13 +92,13 @@ def test_a_changed_option_is_found(run, capsys, old, new):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", ["labels", "features"])
-def test_changed_data_are_found(published, run, tmp_path, capsys, field):
+def test_changed_data_are_found(published, untouched, tmp_path, capsys, field):
     dataset = data.load(str(published / "graph"))
     table = dataset.nodes["node"]
     values = np.array(getattr(table, field))
     values[table.train.nonzero()[0][0]] = (values[0] + 1) % 3 if field == "labels" else values[0] + 1
     native.write(tmp_path / "graph", type(dataset).of_tables([_with(table, field, values)], [*dataset.edges.values()], "node", "changed"))
-    assert verify([str(run), "--all", "--data", str(tmp_path / "graph")]) == 1
+    assert verify([str(untouched), "--all", "--data", str(tmp_path / "graph")]) == 1
     out, err = capsys.readouterr()
     assert "NOT verified" in out and (field == "features" or "digest" in out + err or "data" in out + err)
 
