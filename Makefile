@@ -30,7 +30,7 @@ train: $(VENV)/.train
 # picks and of narrow rows. That all others have the same bits in every set is what that file tests.
 OF_EACH_SET := $(addprefix tests/unit/kernels/test_,kernels_dense.py kernels_sample.py narrow_kernels.py)
 
-# One rank has no peer, and four share two cores: the ranks' messages, modes and rows are tested there, all else on two and three ranks.
+# On 1, 2 and 4 ranks the ranks' messages, modes and rows are tested; on 3 ranks all is, as each rank has several peers.
 OF_EACH_SIZE := $(addprefix tests/mpi/test_,comm_mpi.py equality_mpi.py hetero_mpi.py)
 
 # Failure tests mostly wait, so one of three workers begins with them; a worker without tests takes over another's.
@@ -40,7 +40,7 @@ test: $(VENV)/.test
 	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q -n 2 $(OF_EACH_SET) || exit 1; \
 	done
 	for n in 1 2 3 4; do \
-	  case $$n in 2|3) files=tests/mpi;; *) files="$(OF_EACH_SIZE)";; esac; \
+	  case $$n in 3) files=tests/mpi;; *) files="$(OF_EACH_SIZE)";; esac; \
 	  timeout 600 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi $$files || exit 1; \
 	done
 	printf '%s\n' examples/*.py examples/oracle/*.py | xargs -n 1 -P 2 timeout 120 $(BIN)/python
@@ -120,6 +120,11 @@ $(VENV)/.train: $(SOURCES) | $(VENV)/.pip
 $(VENV)/.test: $(SOURCES) | $(VENV)/.pip
 	$(call install,installing sarlite with what the tests need: a minute or two where the kernels are not compiled yet,-e '.[test]')
 	@touch $(VENV)/.train
+
+# for CI: the extras of the tests and of the site in one installation
+$(VENV)/.ci: $(SOURCES) | $(VENV)/.pip
+	$(call install,installing sarlite with what the tests and the site need: a minute or two where the kernels are not compiled yet,-e '.[test$(,)docs]')
+	@touch $(VENV)/.train $(VENV)/.test $(VENV)/.docs
 
 $(VENV)/.plot: $(SOURCES) | $(VENV)/.pip
 	$(call install,installing sarlite with train$(,) mpich$(,) tables and plot: a minute or two where the kernels are not compiled yet,-e '.[train$(,)mpich$(,)tables$(,)plot]')
