@@ -133,8 +133,8 @@ class MpiCommunicator(Communicator):
             return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
     def _check_call(self, call_text, error):
-        """Raise a ShapeError on every rank unless all ranks pass the same `call_text`, a description of their collective call, and None as
-        `error`. Collective.
+        """Raise a ShapeError on every rank unless all ranks pass the same `call_text`, a description of their collective call, and
+        None as `error`. Collective.
         """
         key = _key(call_text, error)
         with errors_named():
@@ -142,8 +142,9 @@ class MpiCommunicator(Communicator):
         self._check_keys(key, call_text, error)
 
     def _check_keys(self, key, call_text, error):
-        """Raise a ShapeError if the two numbers `key`, a minimum over all ranks, do not add up to 0: then ranks have different texts
-        `call_text`, which describe their collective call, or a rank has an `error`.
+        """Raise a ShapeError if ranks make different collective calls, which each rank's `call_text` describes, or if a rank has an
+        `error`. `key` is the minimum over all ranks of (h, -h), where h is a rank's hash of both: the two add up to 0 only if h is
+        equal on all ranks.
         """
         if key[0] != -key[1]:
             check_calls(self.allgather(call_text), error)

@@ -81,8 +81,9 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build the data of a graph from edges src[k] -> dst[k] between `n_nodes` nodes (None: the largest number + 1); `n_src` and
-    `n_dst` instead make it bipartite. Flags add reversed edges and self loops, or drop equal edges.
+    """Return the GraphParts (all data that a `Graph` is built from) of a whole graph with edges src[k] -> dst[k] between `n_nodes`
+    nodes (None: the largest number + 1). `n_src` and `n_dst` instead make it bipartite. `undirected` adds reversed edges,
+    `self_loops` adds self loops, `deduplicate` drops equal edges.
     """
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
@@ -132,8 +133,9 @@ def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build the data of a graph from a CSR whose row v lists the sources of node v; `indptr` may also be a sparse matrix. Entry k
-    has the edge values at edge_index[k] (None: k). `n_src` makes the graph bipartite with that many sources.
+    """Return the GraphParts (all data that a `Graph` is built from) from a CSR whose row v lists the sources of node v; `indptr`
+    may also be a sparse matrix. Entry k has the edge values at edge_index[k] (None: k). `n_src` makes the graph bipartite with that
+    many sources.
     """
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
@@ -146,8 +148,8 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of a graph with an edge j -> i for each stored entry a[i, j] of the sparse `matrix`, the values of the entries
-    as edge weights). `n_src` makes the graph bipartite with that many sources.
+    """Return (GraphParts, edge weights) from a sparse `matrix`: first all data of a graph with an edge j -> i for each stored entry
+    a[i, j]; then the values of these entries. `n_src` makes the graph bipartite with that many sources.
     """
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
@@ -155,8 +157,9 @@ def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphPar
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Return (data of an undivided graph, weights of its edges) from a networkx graph. `weight` names the edge attribute with the
-    weights; if it is None, they are 1, and an attribute "weight" other than 1 is refused.
+    """Return (GraphParts, edge weights) from a networkx graph: first all data of an undivided `Graph`; then the weight of each
+    edge. `weight` names the edge attribute with the weights; if it is None, the weights are 1, and an attribute "weight" other than
+    1 is refused.
     """
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
@@ -193,9 +196,10 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Return the data of this rank's part of a graph. `indptr` and `indices` are the CSR of the in-edges of its nodes; indices are
-    row numbers counted over all ranks. Optional ids name the part's nodes, sources and edges; `added_loops` is True for each node
-    whose self loop was added to the data. Collective: the ranks first check the arguments together.
+    """Return the GraphParts (all data that a `Graph` is built from) of this rank's part. `indptr` and `indices` are the CSR of the
+    in-edges of its nodes; indices are row numbers counted over all ranks. Optional ids name the part's nodes, sources and edges;
+    `added_loops` is True for each node whose self loop was added to the data. Collective: the ranks first check the arguments
+    together.
     """
     comm = wrap(comm)
     options.check(comm)
@@ -222,9 +226,9 @@ def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices
 def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = None, src_ids: Array | None = None,
                edge_ids: Array | None = None, n_src: int | None = None, options: Options = DEFAULT,
                profile: Profile | None = None, sorted_by_id: bool = False) -> GraphParts:
-    """Plan the exchange of rows between ranks and return the data of this rank's part, which has the in-edges `edges`. Optional ids
-    name its nodes, its sources if the graph is bipartite (`n_src` of them), and its edges. `sorted_by_id`: edge values stand in the
-    order of the edge ids, if these are 0 .. n - 1 on this rank. Collective.
+    """Plan the exchange of rows between ranks; return the GraphParts (all data of a `Graph`) of this rank's part, which has the
+    in-edges `edges`. Optional ids name its nodes, its sources if the graph is bipartite (`n_src` of them), and its edges.
+    `sorted_by_id`: edge values stand in the order of the edge ids, if these are 0 .. n - 1 on this rank. Collective.
 
     Parameters
     ----------
@@ -266,8 +270,9 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Make edge values stand in the order of edge ids if `ids`, the ids of the CSR `edges`, are a permutation of 0 .. n - 1. Then
-    return (edges that take the value of edge k from row ids[k], None); for other ids return (edges, ids) unchanged.
+    """Let the edges read their edge values in the order of edge ids, if `ids`, the id of each edge in the CSR `edges`, are a
+    permutation of 0 .. n - 1. Return (edges, ids): first `edges` with edge k reading the value at ids[k]; then None, as the ids are
+    now implied. For other ids return both arguments unchanged.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

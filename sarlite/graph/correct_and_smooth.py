@@ -175,8 +175,8 @@ def _clipped(low, high):
 
 
 def _scales(spread: Array, sigma: float) -> Array:
-    """Return the factor of each row of `spread`, (n, 1), that makes the sum of its absolute values `sigma`; 1 if the factor would
-    exceed `MOST_SCALE` or the row is 0.
+    """Return the factor of each row of `spread`, (n, 1), that makes the sum of the row's absolute values `sigma`; 1 for a row of
+    zeros, and for a row whose factor would exceed `MOST_SCALE`.
     """
     norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)

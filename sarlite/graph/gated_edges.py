@@ -129,9 +129,9 @@ def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -
 
 
 def _gated_sum(graph: LayerGraph, x: Tensor, reducer: str, gate: Tensor) -> tuple[fn.MulEdge, str]:
-    counts = graph.edge_counts(reducer, x.dtype)
-    if counts is not None:
-        return fn.mul_edge(x, gate * counts), "sum"
+    factors = graph.edge_factors(reducer, x.dtype)
+    if factors is not None:
+        return fn.mul_edge(x, gate * factors), "sum"
     if reducer != "sym":
         return fn.mul_edge(x, gate), reducer
     of_rows, of_columns = graph.scales("sym")

@@ -101,7 +101,8 @@ class Graph(LayerGraph):
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
         """Make a whole graph from edges src[k] -> dst[k] between `n_nodes` nodes (None: the largest number + 1); `n_src` and
-        `n_dst` instead make it bipartite. Flags add reversed edges and self loops, or drop equal edges.
+        `n_dst` instead make it bipartite. `undirected` adds reversed edges, `self_loops` adds self loops, `deduplicate` drops equal
+        edges.
 
         Parameters
         ----------
@@ -581,8 +582,8 @@ class Graph(LayerGraph):
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule, in this graph's mode of exchange, for edges other than the graph's own between the same nodes. `needs`
-        has these edges and lists the rows of other ranks that they need. Collective.
+        """Return a Schedule, which exchanges rows in this graph's mode, for edges other than the graph's own between the same
+        nodes. `needs` has these edges and lists the rows of other ranks that they need. Collective.
 
         Parameters
         ----------

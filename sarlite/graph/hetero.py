@@ -406,8 +406,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule, in this graph's mode of exchange, for edges other than the graph's own between the same nodes. `needs`
-        has these edges and lists the rows of other ranks that they need. Collective.
+        """Return a Schedule, which exchanges rows in this graph's mode, for edges other than the graph's own between the same
+        nodes. `needs` has these edges and lists the rows of other ranks that they need. Collective.
         """
         options = self.options._replace(row_dtype="float32")
         return schedule.make(self._parts.comm, needs, options, self.profile)
@@ -420,8 +420,9 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """Exchanges of rows built so far: {tuple of relations that share one fetch of source rows: (plan of the exchange, its
-        number of halo rows summed over all ranks)}.
+        """Exchanges of rows built so far, as {relations: (plan, n_halo)}. The key is a tuple of the relations that share one fetch
+        of source rows; `plan` is the plan of this fetch, and `n_halo` its number of halo rows (rows of other ranks), summed over
+        all ranks.
         """
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
@@ -572,7 +573,7 @@ class NodeType(Unchanging):
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a Schedule, in the graph's mode of exchange, for edges other than the graph's own between its nodes. `needs` has
-        these edges and lists the rows of other ranks that they need. Collective.
+        """Return a Schedule, which exchanges rows in the graph's mode, for edges other than the graph's own between its nodes.
+        `needs` has these edges and lists the rows of other ranks that they need. Collective.
         """
         return self.graph.schedule_of(needs)

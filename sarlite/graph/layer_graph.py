@@ -314,8 +314,8 @@ class LayerGraph(SharedState):
         return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
     def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        """Return the cache {reducer: aggregated rows} for the constant tensor `x`. It is freed with `x`, and each numerics has a
-        cache of its own.
+        """Return the cache {reducer: aggregated rows} for the constant tensor `x`. The cache is freed with `x`; exact and fast
+        numerics have separate caches.
         """
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
@@ -344,8 +344,8 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of source rows, destination rows and edges of all ranks; (0, 0, 1) if unknown. They decide, for messages x W, if
-        rows are first summed over edges or first multiplied by W.
+        """Numbers of source rows, destination rows and edges, each summed over all ranks; (0, 0, 1) if unknown. For messages x W
+        the numbers decide if rows are first summed over edges or first multiplied by W.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes
@@ -355,7 +355,9 @@ class LayerGraph(SharedState):
     # ---- degrees, and how much each edge counts
 
     def most_edges(self) -> int:
-        """Return the largest in-degree or out-degree of any node on any rank. The first call is collective."""
+        """Return the largest in-degree or out-degree of any node on any rank (a sampled layer returns an upper bound). The first
+        call is collective.
+        """
         return self.memo.get("most edges", self._most_edges)
 
     def _most_edges(self):
@@ -415,9 +417,10 @@ class LayerGraph(SharedState):
         indptr, numbers = np.concatenate([[0], np.cumsum(self.in_degrees)]), self.edges_of(self.plan.local).numbers
         return row_sums(indptr, lambda edges: weight[edges if numbers is None else numbers[edges]])
 
-    def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
-        """Return a Tensor (n_edges,) of `dtype` with the factor of each edge's message, its edge weight included, that turns
-        `reducer` ("sum", "mean" or "sym") into a plain sum; None if the graph has no edge weights. Collective.
+    def edge_factors(self, reducer: str, dtype: DType) -> Tensor | None:
+        """Return a Tensor (n_edges,) of `dtype` with the factor of each edge's message that turns `reducer` ("sum", "mean" or
+        "sym") into a plain sum. The factor includes the edge weight; the result is None if the graph has no edge weights.
+        Collective.
 
         Collective. The factors are w_ij for "sum", w_ij / d_i for "mean" and w_ij / sqrt(d_i d_j) for "sym". They are
         stored, one number for each edge. "sym" fetches one number for each halo row, counted under "setup". Without
@@ -431,15 +434,15 @@ class LayerGraph(SharedState):
         if self.edge_weight is None:
             return None
         key = "weights", reducer, np.dtype(dtype), numerics.name()
-        return self.memo.get(key, lambda: self._edge_counts(reducer, dtype))
+        return self.memo.get(key, lambda: self._edge_factors(reducer, dtype))
 
-    def _edge_counts(self, reducer, dtype):
+    def _edge_factors(self, reducer, dtype):
         with np.errstate(over="ignore"):
-            factors = self.edge_factors(reducer).astype(dtype, copy=False)
+            factors = self._float64_factors(reducer).astype(dtype, copy=False)
         raise_together(self.memo.state.comm, range_error(self.edge_weight, factors))  # a batch's communicator is Solo
         return Tensor(factors, constant=True, placement="rows")
 
-    def edge_factors(self, reducer: str) -> Array:
+    def _float64_factors(self, reducer: str) -> Array:
         """Return the factor of each edge of weight w that turns `reducer` into a sum, (n_edges,) float64: w for "sum", w / d_i for
         "mean", w / sqrt(d_i d_j) for "sym", with weighted degrees d. Collective.
         """
@@ -460,10 +463,10 @@ class LayerGraph(SharedState):
                 factors[block.edge_index_array] *= of_columns[block.indices]
         return factors
 
-    def pick_counts(self, reducer: str) -> Array | None:
-        """Return the factor of each sampled edge, (n_edges,), that makes `reducer` over the sampled edges an estimate of `reducer`
-        over all in-edges. Return None here, where no edges are sampled. A subclass whose factors are equal for all edges of a row
-        overrides `scales` instead.
+    def pick_factors(self, reducer: str) -> Array | None:
+        """Return a factor for each sampled edge, (n_edges,), so that `reducer` over the sampled edges times their factors estimates
+        `reducer` over all in-edges; None if all factors are 1, as here, where no edges are sampled. If all edges of a row have the
+        same factor, a subclass returns None here and the factor from `scales`.
         """
         return None
 
@@ -519,8 +522,8 @@ class LayerGraph(SharedState):
 
     @cached_property
     def column_ids(self) -> Array | None:
-        """Global node ids of the source rows of all blocks, block after block, (n_columns,) int64, for ties of max and min, which
-        go to the lowest id. None if the ids ascend: column numbers then have the same order.
+        """Global node ids of the source rows of all blocks, block after block, (n_columns,) int64. Max and min break ties by the
+        lowest id. None if the ids ascend, because the lowest column number then has the lowest id.
         """
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids

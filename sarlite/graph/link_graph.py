@@ -164,18 +164,18 @@ class LinkGraph(Unchanging):
 
     def _make_slots(self, comm):
         with self.nodes.profile.phase("setup"):
-            return [kernels.outside_buffers(_slots_of, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
+            return [kernels.outside_buffers(_candidate_ends, comm, self._graph, self.nodes.dst_ids, end.reshape(-1))
                     for end in (self.heads, self.tails)]
 
 
 def _candidate_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return `rows`, (n * c, width), with the shape (n, c, width), where `shape` is (n, c). The result keeps the placement "rows":
-    each rank has its own.
+    """Reshape `rows`, (n * c, width), to (n, c, width), where `shape` is (n, c). The result keeps the placement "rows", as each
+    rank has rows of its own.
     """
     return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
-class _Slots(LayerGraph):
+class _CandidateEnds(LayerGraph):
     """Bipartite graph with one edge into each candidate link, from its head (or from its tail), so that an aggregation gathers the
     rows of the heads (or tails).
     """
@@ -187,9 +187,9 @@ class _Slots(LayerGraph):
         self.src_ids, self.dst_ids, self.in_degrees = ids, np.arange(n), np.ones(n, np.int64)
 
 
-def _slots_of(comm: Communicator, graph: NodeRows, ids: Array, rows: Array) -> "_Slots":
-    """Return the bipartite graph whose edge into candidate k comes from the node with row number rows[k], counted over all ranks.
-    `ids` are the global ids of this rank's nodes in `graph`. Collective.
+def _candidate_ends(comm: Communicator, graph: NodeRows, ids: Array, rows: Array) -> "_CandidateEnds":
+    """Return the bipartite graph with one edge into each candidate k, from the node with row number rows[k], counted over all
+    ranks. `ids` are the global ids of this rank's nodes in `graph`. Collective.
     """
     halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
-    return _Slots(graph, graph.schedule_of(halo), ids, len(rows))
+    return _CandidateEnds(graph, graph.schedule_of(halo), ids, len(rows))

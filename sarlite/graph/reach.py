@@ -25,13 +25,15 @@ class Reach:
 
     @property
     def hops(self) -> int:
-        """Largest number of edges between a node and a node that its output depends on. This is the number of layers that the model
-        asked for, or of its aggregations if it asked for no layers.
+        """Receptive field of the model in hops: the output of a node depends on no node that is more edges away. This is the number
+        of layers that the model asked for, or of its aggregations if it asked for no layers.
         """
         return self.n_layers or self.n_aggregations
 
     def of(self, graph: Graph | NodeType) -> Any:
-        """Return a wrapper of `graph` to run a model on; layers and aggregations that the model asks for are counted in this object."""
+        """Return a wrapper of `graph` to run a model on; this object counts the layers and aggregations that the model asks the
+        wrapper for.
+        """
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 

@@ -64,9 +64,7 @@ class HeteroParts(NamedTuple):
 
     def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike],
                     times: Mapping[Relation, ArrayLike]) -> "HeteroParts":
-        """Return a copy with other edge values, {relation: array} of checked weights, features and times; values that this object
-        has are not kept. Collective.
-        """
+        """Return a copy with the edge values {relation: array} in place of its own: checked weights, features and times. Collective."""
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
                                          partial(self.ids_of, relation), len(edges.indices), f" of {relation}", times.get(relation))
                   for relation, edges in self.in_edges.items() if any(relation in every for every in (weights, features, times))}
@@ -76,8 +74,8 @@ class HeteroParts(NamedTuple):
 def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Relation, InEdges],
                     node_ids: Mapping[str, Array], edge_ids: Mapping[Relation, Array],
                     profile: Profile | None = None) -> HeteroParts:
-    """Return the HeteroParts of this rank's graph, from its in-edges, node ids and edge ids; the numbers of nodes and edges are
-    summed over all ranks. `profile` has counters to share (None: new ones). Collective.
+    """Return the HeteroParts (all data of a HeteroGraph) of this rank's part, from its in-edges, node ids and edge ids; the numbers
+    of nodes and edges are summed over all ranks. `profile` has counters to share (None: new ones). Collective.
     """
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
@@ -131,8 +129,8 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return a list with the data of the Graph of each relation. The graphs have one schedule, whose blocks hold the edges of all
-    relations, so that a single fetch of source rows serves them.
+    """Return a list with the GraphParts (all data of a Graph) of each relation. The graphs have one schedule, whose blocks hold the
+    edges of all relations, so that a single fetch of source rows serves them.
     """
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]
@@ -144,7 +142,7 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
 
 
 def _separate(parts: HeteroParts, relation: Relation) -> list[GraphParts]:
-    """Return the data of one relation's graph with a fetch of its own, as a list of one item."""
+    """Return a list with one GraphParts, the data of one relation's Graph, which fetches its source rows itself."""
     src_ids, dst_ids = parts.node_ids[relation[0]], parts.node_ids[relation[2]]
     return [build_part(parts.comm, parts.in_edges[relation], node_ids=dst_ids, src_ids=src_ids, n_src=len(src_ids),
                        options=parts.options, profile=parts.profile)]

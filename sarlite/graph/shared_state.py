@@ -19,7 +19,8 @@ class Unchanging:
 
 
 class SharedState(Unchanging):
-    """Base class of graphs, with their common attributes: communicator, counters, and results that the ranks computed together.
+    """Base class of Graph and HeteroGraph, so that both count transfers, store results for later calls, and recover from failures
+    alike.
 
     Attributes
     ----------

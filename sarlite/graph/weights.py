@@ -16,7 +16,7 @@ _CHUNK = 1 << 20  # number of edges that are summed at a time
 
 
 class EdgeValues(NamedTuple):
-    """Weights, features and times of a rank's in-edges, in the order of `edge_ids`.
+    """Values of a rank's in-edges: weights, features and times, in the order of `edge_ids`.
 
     Attributes
     ----------
@@ -209,8 +209,8 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Return `values`, which are in the order of the CSR's edges, in the order of edge values: values[k] goes to position
-    numbers[k]. If `numbers` is None, both orders are the same.
+    """Return edge `values`, which are in CSR order, in the order of the graph's edge values: values[k] goes to position numbers[k].
+    If `numbers` is None, both orders are the same.
 
     Parameters
     ----------

@@ -13,7 +13,8 @@ ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 
 
 class Normal(NamedTuple):
-    """Affine map of each column in batch norm: ``(x - mean) * inv_std * gamma``.
+    """The three arrays, (n_columns,) each, of batch norm's map ``(x - mean) * inv_std * gamma``; the shift beta is a separate
+    argument.
 
     Attributes
     ----------
@@ -46,8 +47,8 @@ class Mask(NamedTuple):
 
 def activate(x: Array, out: Array, *, kind: str, alpha: float = 1.0, normal: Normal | None = None,
              beta: Array | None = None, mask: Mask | None = None) -> None:
-    """Write act(norm(x)) to `out` in one pass: batch norm by `normal` and `beta`, or only the bias `beta`; then the activation `kind`
-    (`alpha` is ELU's parameter) and the dropout `mask`. None leaves a step out.
+    """Write act(norm(x)) to `out` in one pass: batch norm by `normal` and `beta`, or only the bias `beta`; then the activation
+    `kind`, "identity", "relu" or "elu" (`alpha` is ELU's parameter); then the dropout `mask`. None leaves a step out.
 
     The result is ``f(y) * k``. ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a
     `beta`, else ``y = x``. The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
@@ -94,9 +95,9 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
                       beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
                       out: Array | None = None, means: Array | None = None, dx: Array | None = None,
                       sums: Array | None = None) -> None:
-    """Compute the backward pass of `activate` from `g`, the gradient of its result `out`. `dx` is overwritten with the gradient of
-    x, and `sums` with the gradients of beta and gamma over this rank's rows. For the gradient of x in batch norm, `means` must hold
-    the `sums` of all ranks divided by the number of all rows.
+    """Compute the backward pass of `activate`, called with the same `kind` to `mask`, from `g`, the gradient of its result `out`.
+    `dx` is overwritten with the gradient of x, and `sums` with the gradients of beta and gamma over this rank's rows. For the
+    gradient of x in batch norm, `means` must hold these sums over all ranks, divided by the number of rows of all ranks.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and

@@ -116,9 +116,9 @@ def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduct
 
 
 def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: float) -> Array:
-    """Return a.T @ g as exact sums, (levels, m, n), whose bits do not depend on the order of the rows. The terms of element (p, q)
-    are rounded to multiples of a power of two, which of_a[p] * of_g[q] sets. For float64 a second level sums the remainders,
-    rounded to multiples `step` times as large.
+    """Return a.T @ g as exact sums, (levels, m, n), whose bits do not depend on the order of the rows. Each sum is stored as one
+    float64 number for float32, and two for float64 (levels). The terms of element (p, q) are rounded to multiples of a power of
+    two, which of_a[p] * of_g[q] sets; the second number sums the remainders, rounded to multiples `step` times as large.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def exact_whole(sums: Array, out: Array, scale: Array | None = None) -> None:
 
 
 def exact_function(name: str, x: Array) -> Array:
-    """Return the function "exp", "log" or "expm1_negative" of each value, with the same bits on every processor.
+    """Return the function `name` ("exp", "log" or "expm1_negative") of each value of x, with the same bits on every processor.
 
     The error is at most 2 units in the last place. "expm1_negative" is exp(x) - 1 for x <= 0.
     """
@@ -184,8 +184,8 @@ def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid:
                eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
                scale: Array | None = None, accumulate: bool = True) -> None:
     """Compute A @ x like `spmm`, where A is a CSR, with the same bits for any order of edges; terms are rounded to multiples that
-    `grid` defines. An `out` of shape (n_out, levels, ...) gets the exact sums, of shape (n_out, ...) the sums rounded once, times
-    `scale`.
+    `grid` defines. An `out` of shape (n_out, levels, ...) gets the exact sums, each in one or two float64 numbers (levels); an
+    `out` of shape (n_out, ...) gets the sums rounded once, times `scale`.
 
     Parameters
     ----------
@@ -210,9 +210,10 @@ def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid:
 def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array,  # noqa: E741
                  acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
                  dropout: EdgeDropout | None = None) -> None:
-    """Add a CSR's edges to the softmax of attention, as `attend` does, but with the same bits for any order of edges. m must hold
-    each row's largest score; if `l` and `acc` are to be rounded, it is computed here. `l` sums exp(score - m), and `acc` sums
-    exp(score - m) z, with terms rounded to multiples that `grid_l` and `grid` define.
+    """Add a CSR's edges to the softmax of attention, as `attend` does, but with the same bits for any order of edges. `l` sums
+    exp(score - m), and `acc` sums exp(score - m) z, with terms rounded to multiples that `grid_l` and `grid` define. m must hold
+    each row's largest score, unless `l` and `acc` have no axis of levels (numbers of an exact sum): then m is computed, and both
+    get the rounded results.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -275,9 +276,9 @@ def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Arra
 
 
 def _sums_or_rounded(dtype: ArrayDType, n_rows: int | None, **outputs: tuple[Array, tuple[int, ...]]) -> tuple[Any, ...]:
-    """Check the outputs of a kernel, by name (array, shape of a row), with `n_rows` rows each (None: any number). Return them as
-    arguments of the C function, (rounded sums, exact sums, workspace), flat in one tuple. All outputs are of one kind, rounded or
-    exact, which their number of axes tells; the arguments for the other kind are None.
+    """Check the output arrays of a kernel, {name: (array, shape of one row)}, with `n_rows` rows each (None: any number), and
+    return them as a flat tuple of the C function's arguments: the arrays if they are rounded sums; the arrays if they are exact
+    sums; a workspace. The number of axes tells rounded from exact sums; the arguments for the other kind are None.
 
     Parameters
     ----------

@@ -110,7 +110,8 @@ def instruction_set() -> str:
 
 
 def set_instruction_set(name: str) -> None:
-    """Select the kernels of one instruction set for the whole process. All instruction sets give the same bits.
+    """Select the kernels of one instruction set, such as "avx2" (see `instruction_sets`), for the whole process. All give the same
+    bits.
 
     Parameters
     ----------
@@ -143,7 +144,8 @@ def call(kernel: str, *args: Any) -> None:
 
 
 def struct(fields: dict[str, Any]) -> list[Any]:
-    """Convert a dict with the values of a C struct's fields to an argument that several calls of `call` can take.
+    """Build a C struct from {field name: value} and return it, ready to pass to `call`, which calls a C kernel. A struct that is
+    built once can be passed to several calls.
 
     Keys are the names of the fields in C. Missing fields are NULL or 0.
     """

@@ -14,7 +14,7 @@ _PARTS = 32  # number of ranges of columns, in each of which new rows are counte
 
 
 class Numbering:
-    """Map from the CSR columns of a rank's part of the graph (own rows, then halo rows, which other ranks own) to positions in a
+    """Map from the CSR columns of a rank's part of the graph (own rows, then halo rows, which other ranks own) to row numbers of a
     sampled batch. The batch has the seeds first, then each layer's new rows, ascending.
 
     Sampling a batch::
@@ -133,9 +133,10 @@ class Numbering:
 def sample(indptr: Array, indices: Array, rows: Array, k: int, *, kind: str = "uniform", key: int = 0,
            loops: Array | None = None, dst_ids: Array | None = None, src_ids: Array | None = None,
            numbering: Numbering | None = None) -> tuple[Array, Array, Array]:
-    """Sample up to k in-edges for each of `rows`, by the method `kind`, and a self loop where `loops` is True. Return a CSR over
-    `rows` as (indptr, sources, position of each edge in `indices`). The draw depends only on the random `key` and on the global ids
-    `dst_ids` and `src_ids`; with a `numbering`, the sources are added to its batch.
+    """Sample up to k in-edges of each of `rows` by the method `kind` ("uniform", "replace" or "labor"), and add a self loop where
+    the mask `loops` is True. Return (indptr, sources, positions): a CSR over `rows`, and the position of each edge in `indices`.
+    The draw depends only on the random `key` and the global ids `dst_ids` and `src_ids`. With a `numbering` (map from nodes to rows
+    of a batch), sources that are new in the batch get the next row numbers.
 
     Parameters
     ----------

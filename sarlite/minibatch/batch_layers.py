@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.graph.graph import Graph
-from sarlite.minibatch.part_edges import PartEdges, share
+from sarlite.minibatch.part_edges import PartEdges, split_by_rank
 from sarlite.minibatch.picked import PickedGraph, PickedRelations, one_block
 from sarlite.minibatch.sampler import Layer, Picked, Sampled
 from sarlite.schedule.needs import Needs
@@ -123,9 +123,9 @@ class TypedRows:
         """Return the rows at the layer's positions `places` that have node type number `type_index`, as row numbers of this rank's part."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
-    def keep(self, type_index: int, places: Array) -> Array:
-        """Return the numbers, counted among the layer's rows of node type number `type_index`, of the rows of this type at the
-        layer's positions `places`.
+    def numbers_of_type(self, type_index: int, places: Array) -> Array:
+        """Return the numbers of the rows of node type number `type_index` at the layer's positions `places`, counted among the
+        layer's rows of this type.
         """
         return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 
@@ -144,7 +144,7 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
     else:
         needs = _needs(part, layer, typed, source, picked, local, halo, used_again)
         plan, transport = base.mode.plan(needs, base.transport.prefetch), base.transport
-        shares = share(halo, part.owners(halo - part.n_local))
+        shares = split_by_rank(halo, part.owners(halo - part.n_local))
         order = np.concatenate([shares[q] for q in needs.order])
     schedule = Schedule(plan, transport, base.mode, row_format=base.row_format)
     n, graphs = len(part.types), list[PickedGraph]()
@@ -161,28 +161,29 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
            used_again: bool) -> Needs:
-    """Return the rows of node type number `source` that ranks need of each other for `layer`: this rank has `local_rows` and needs
-    the rows `halo`. `picked` lists the sampled edges by relation; `typed` has the layer's rows by type; `used_again` is True for a
-    batch that serves several steps.
+    """Return a Needs, the rows of node type number `source` that ranks need of each other for `layer`: this rank has `local_rows`
+    and needs the rows `halo`. `picked` lists the sampled edges by relation; `typed` has the layer's rows by type; `used_again` is
+    True for a batch that serves several steps.
     """
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
-    src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
+    src_ids, size = split_by_rank(part.ids[halo], starts), len(exchange.sizes)
     src_ids[rank] = part.ids_of(local_rows)
     offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, source])])
     needs = exchange.needs
     if len(part.types) > 1:
         kinds, each = part.type_of(layer.halo), part.owners(layer.halo - part.n_local)
-        needs = [numbers[of == source] for numbers, of in zip(needs, share(kinds, each))]
-    asked = [typed.keep(source, numbers) for numbers in exchange.asked]
+        needs = [numbers[of == source] for numbers, of in zip(needs, split_by_rank(kinds, each))]
+    asked = [typed.numbers_of_type(source, numbers) for numbers in exchange.asked]
     first = len(local_rows) + np.asarray(starts)  # column of each owner's first row
     cuts = [_by_owner(numbers, first, rank, size, used_again) for numbers in picked]
     return Needs(rank, offsets, cuts, needs, asked, src_ids)
 
 
 def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, used_again: bool) -> EdgesByOwner:
-    """Return the sampled edges `picked` divided by the MPI rank that owns their source. Columns below first[0] belong to this `rank`,
-    and columns from first[q] on to rank q. `used_again` is True for a batch that serves several steps.
+    """Group the sampled edges `picked` by the rank that owns their source, and return them as EdgesByOwner. CSR columns below
+    first[0] belong to this `rank`, columns from first[q] up to first[q + 1] to rank q. `used_again` is True for a batch that serves
+    several steps.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(n_ranks))

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.minibatch.batch_layers import TypedRows
-from sarlite.minibatch.part_edges import PartEdges, share
+from sarlite.minibatch.part_edges import PartEdges, split_by_rank
 from sarlite.minibatch.sampler import EdgeSet, HaloExchange, Sampler
 
 
@@ -46,10 +46,10 @@ class Cooperative(Sampler):
         slots = comm.alltoall(slots)
         wanted = np.concatenate([local_rows[positions] for local_rows, positions in zip(part.asked, slots)])
         if len(request.times):
-            of_owners = share(sampled.halo % request.n_times, part.owners(sampled.halo // request.n_times - part.n_local))
+            of_owners = split_by_rank(sampled.halo % request.n_times, part.owners(sampled.halo // request.n_times - part.n_local))
             wanted = wanted * request.n_times + np.concatenate(comm.alltoall(of_owners))
         rows, numbers = together(comm, lambda: self._numbering.add(rows, wanted.astype(rows.dtype)))
-        asked = share(numbers, np.cumsum([0, *map(len, slots)]))
+        asked = split_by_rank(numbers, np.cumsum([0, *map(len, slots)]))
         typed = TypedRows(part, rows // request.n_times, sampled.n_dst)
         needs = comm.alltoall([typed.numbers_of(batch_rows) for batch_rows in asked])
         for picked in sampled.sets:

@@ -186,12 +186,13 @@ class PartEdges:
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return a list with an array for each rank: the positions, (m,) int32, of the rank's rows among `halo` in the list of rows
-        that the rank sends to this rank. `halo` has ascending numbers of halo rows (rows of other ranks).
+        """Return a list with an int32 array for each rank: the positions of the rows in `halo` that this rank owns, within the
+        fixed list of rows that the owner sends to the calling rank. `halo` has ascending numbers of halo rows (rows of other
+        ranks).
 
         Such a position is called a slot.
         """
-        shares = share(halo, self.owners(halo))
+        shares = split_by_rank(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
 
     def _all_ids(self, own_ids):
@@ -403,6 +404,6 @@ def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> A
     return None if np.array_equal(rows, np.arange(first[-1])) else rows
 
 
-def share(array: Array, starts: Array) -> list[Array]:
-    """Return a list of views of `array`, one for each rank q: its rows starts[q] .. starts[q + 1] - 1."""
+def split_by_rank(array: Array, starts: Array) -> list[Array]:
+    """Split `array` into one view for each rank: rank q gets the rows starts[q] .. starts[q + 1] - 1. Return the list of views."""
     return [np.ascontiguousarray(array[a:b]) for a, b in zip(starts, starts[1:])]

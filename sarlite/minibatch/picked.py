@@ -114,8 +114,8 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return super().dst(h)
 
     def most_edges(self) -> int:
-        """Return the number of the layer's picked edges on all ranks. This is an upper bound of every degree, and needs no
-        communication.
+        """Return the number of the layer's sampled edges, summed over all ranks. It is an upper bound of every degree, and every
+        rank knows it without communication.
         """
         return self.sizes[2]
 
@@ -177,17 +177,17 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         return self.estimate.scales(reducer)
 
-    def edge_counts(self, reducer: str, dtype: DType) -> Tensor | None:
+    def edge_factors(self, reducer: str, dtype: DType) -> Tensor | None:
         if self.edge_weight is not None:
-            return super().edge_counts(reducer, dtype)
-        counts = self.pick_counts(reducer)
-        return None if counts is None else Tensor(counts.astype(dtype), constant=True, placement="rows")
+            return super().edge_factors(reducer, dtype)
+        factors = self.pick_factors(reducer)
+        return None if factors is None else Tensor(factors.astype(dtype), constant=True, placement="rows")
 
-    def pick_counts(self, reducer: str) -> Array | None:
-        return self.estimate.counts(reducer) if self.estimate.uneven else None
+    def pick_factors(self, reducer: str) -> Array | None:
+        return self.estimate.factors(reducer) if self.estimate.uneven else None
 
-    def edge_factors(self, reducer: str) -> Array:
-        return self.estimate.counts(reducer, self.edge_weight)
+    def _float64_factors(self, reducer: str) -> Array:
+        return self.estimate.factors(reducer, self.edge_weight)
 
 
 class Estimate:
@@ -225,7 +225,7 @@ class Estimate:
     in_degrees : (n_dst,) int64
         Number of picks of each destination.
     uneven : bool
-        True if picks of one row have different factors, as beside an added loop. `counts` then returns all factors, and
+        True if picks of one row have different factors, as beside an added loop. `factors` then returns all factors, and
         `scales` none. Ranks that exchange rows agree on the value.
     """
 
@@ -235,7 +235,7 @@ class Estimate:
         self._sources, self._columns = sources, columns
         self._rows = dst_rows - dst_rows.dtype.type(edges.first) if edges.first else dst_rows
         self._exact, self._single_block = exact, single_block
-        self._counts: dict[tuple[str, bool, str], Array] = {}
+        self._factors: dict[tuple[str, bool, str], Array] = {}
 
     @cached_property
     def in_degrees(self) -> Array:
@@ -247,46 +247,47 @@ class Estimate:
             return False
         if not self._single_block:
             return self._edges.part.has_loops
-        has_uneven = self._loops is not None and bool(self._loops.any()) and self._share is not None
+        has_uneven = self._loops is not None and bool(self._loops.any()) and self._edges_per_pick is not None
         return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return (factor of each destination, factor of each source), (n,) float64, that make the reduction `reducer` ("sum",
         "mean" or "sym") over the picked edges an estimate of the reduction over all in-edges. None stands for factors that are all
-        1; if edges of a row need different factors, both are None, and `counts` returns the factors.
+        1; if edges of a row need different factors, both are None, and `factors` returns the factors.
         """
         if self.uneven:
             return None, None
         if reducer == "mean":
             return self._inverse_degrees, None
         if reducer == "sum":
-            return self._share, None
+            return self._edges_per_pick, None
         into, out_of = self._inverse_roots()
-        return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
+        return into[self._rows] * (1.0 if self._edges_per_pick is None else self._edges_per_pick), out_of[self._columns]
 
-    def counts(self, reducer: str, weight: Array | None = None) -> Array:
-        """Return the factor of each picked edge in the reduction `reducer`, (n_edges,) float64, times `weight` if it is not None.
+    def factors(self, reducer: str, weight: Array | None = None) -> Array:
+        """Return the factor of each picked edge, (n_edges,) float64, that turns the reduction `reducer` ("sum", "mean" or "sym")
+        into a plain sum; it is multiplied by `weight`, the edges' weights, unless that is None.
 
         The factors are computed once and kept for later calls.
         """
         key = reducer, weight is not None, numerics.name()
-        if key not in self._counts:
-            self._counts[key] = self._counted(reducer, weight)
-        return self._counts[key]
+        if key not in self._factors:
+            self._factors[key] = self._computed_factors(reducer, weight)
+        return self._factors[key]
 
-    def _counted(self, reducer, weight):
+    def _computed_factors(self, reducer, weight):
         dst, columns = np.repeat(np.arange(len(self._rows)), self.in_degrees), self._picked.columns
-        counts = np.ones(len(dst)) if self._share is None else self._share[dst]
+        factors = np.ones(len(dst)) if self._edges_per_pick is None else self._edges_per_pick[dst]
         if self._loops is not None:
-            counts[self._loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
+            factors[self._loops[dst] & (columns == dst)] = 1.0  # a destination is its own source's row
         if weight is not None:
-            counts *= weight
+            factors *= weight
         if reducer == "mean":
-            counts /= (np.maximum(self._candidate_degrees, 1) if weight is None else self._weighted_sums(dst, counts))[dst]
+            factors /= (np.maximum(self._candidate_degrees, 1) if weight is None else self._weighted_sums(dst, factors))[dst]
         elif reducer == "sym":
             into, out_of = self._inverse_roots(weight is not None)
-            counts *= into[self._rows[dst]] * out_of[self._sources[columns]]
-        return counts
+            factors *= into[self._rows[dst]] * out_of[self._sources[columns]]
+        return factors
 
     def _inverse_roots(self, weighted=False):
         if self._picked.degrees is not None:
@@ -295,14 +296,14 @@ class Estimate:
         return self._edges.inverse_roots(weighted)
 
     @cached_property
-    def _share(self):
-        """Number of edges of the graph that each picked edge of a destination stands for, (n_dst,) float64; None if 1 everywhere.
-        The number is d / k for in-degree d and k picked edges. Added loops and edges that are left out do not count.
+    def _edges_per_pick(self):
+        """Number of in-edges that each picked edge of a destination stands for, (n_dst,) float64: d / k for in-degree d and k
+        picked edges; None if it is 1 everywhere. Added loops and edges that are left out do not count.
         """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
         picks = self.in_degrees - loops
-        share = np.where(picks > 0, (self._candidate_degrees - loops) / np.maximum(picks, 1), 1.0)
-        return None if (share == 1).all() else share
+        per_pick = np.where(picks > 0, (self._candidate_degrees - loops) / np.maximum(picks, 1), 1.0)
+        return None if (per_pick == 1).all() else per_pick
 
     @cached_property
     def _whole_degrees(self):
@@ -322,13 +323,13 @@ class Estimate:
         starts, stops = (np.searchsorted(self._picked.without, ends[at]) for at in (self._rows, self._rows + 1))
         return self._whole_degrees - (stops - starts)
 
-    def _weighted_sums(self, dst: Array, counts: Array) -> Array:
-        """Return the sum of weights that a weighted mean of each destination's messages is divided by, (n_dst,) float64. `counts`
+    def _weighted_sums(self, dst: Array, factors: Array) -> Array:
+        """Return the sum of weights that a weighted mean of each destination's messages is divided by, (n_dst,) float64. `factors`
         has the weighted factor of each picked edge, and `dst` the row of its destination.
         """
         if self._picked.degrees is None:
             return self._weighted_candidate_degrees
-        sums = np.bincount(dst, counts, len(self._rows))
+        sums = np.bincount(dst, factors, len(self._rows))
         return np.where(sums > 0, sums, 1.0)
 
     @cached_property

@@ -144,7 +144,7 @@ class Layer(NamedTuple):
 
 
 class SampleRequest(NamedTuple):
-    """Request to a sampler: the step, the edges to leave out, and the seeds' times.
+    """Request of one batch from a sampler: the training step, the edges to leave out, and the seeds' times.
 
     Attributes
     ----------
@@ -325,13 +325,13 @@ class Sampler:
         rows, step = rows - rows.dtype.type(edge_set.first) if edge_set.first else rows, request.step
         if without is None:
             return Picked(*self._pick(edge_set, rows, layer, step, self._numbering))
-        hit = self._hit(edge_set, rows, layer, step, without)
+        hit = self._drew_excluded(edge_set, rows, layer, step, without)
         picks = self._pick(edge_set, rows[~hit], layer, step, self._numbering)
         if hit.any():
             picks = merged(hit, picks, self._pick_again(edge_set, rows[hit], layer, step, without))
         return Picked(*picks, without)
 
-    def _hit(self, edge_set: EdgeSet, rows: Array, layer: int, step: int, without: Array) -> Array:
+    def _drew_excluded(self, edge_set: EdgeSet, rows: Array, layer: int, step: int, without: Array) -> Array:
         """Return a mask, (n_rows,), of the rows whose random draw for `layer` and `step` includes an edge at one of the positions
         `without`, which must be left out. These rows draw again.
         """
@@ -344,7 +344,8 @@ class Sampler:
     def _pick(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
               numbering: Any) -> tuple[Array, Array, Array]:
         """Return sampled in-edges of `rows` as (indptr, sources, positions in `edge_set`), drawn with the random numbers of `layer`
-        and `step`. Sources that are new in the batch are entered in its `numbering`, unless that is None.
+        and `step`. Sources that are new in the batch get the next row numbers in its `numbering` (map from nodes to row numbers),
+        unless that is None.
         """
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:

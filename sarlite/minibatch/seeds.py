@@ -7,7 +7,7 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.part_edges import share
+from sarlite.minibatch.part_edges import split_by_rank
 from sarlite.types import Array
 
 
@@ -86,11 +86,11 @@ class Global(Seeds):
             return np.arange(len(variates))
         bounds = (np.arange(1, comm.size, dtype=np.uint64) * np.uint64(2**64 // comm.size)).astype(np.uint64)
         starts = np.concatenate([[0], np.searchsorted(variates, bounds), [len(variates)]])
-        received = comm.alltoall(share(variates, starts))
+        received = comm.alltoall(split_by_rank(variates, starts))
         places = np.empty(sum(map(len, received)), np.int64)
         places[np.argsort(np.concatenate(received), kind="stable")] = np.arange(len(places))
         places += sum(comm.allgather(len(places))[: comm.rank])
-        return np.concatenate(comm.alltoall(share(places, np.cumsum([0, *map(len, received)]))))
+        return np.concatenate(comm.alltoall(split_by_rank(places, np.cumsum([0, *map(len, received)]))))
 
 
 class Balanced(Seeds):

@@ -209,7 +209,9 @@ class TimedEdges(EdgeSet):
 
 
 class PairNumbering:
-    """Numbering of a batch's rows where a row is a (node, time) pair. It has the methods of `kernels.Numbering`."""
+    """Map from (node, time) pairs, the rows of a batch that is sampled in time, to row numbers. It has the methods of
+    `kernels.Numbering`.
+    """
 
     dtype = np.dtype(np.int64)
 

@@ -1,4 +1,6 @@
-"""Transposes of CSR blocks that a backward pass needs: seen in one batch, they are computed ahead for later batches."""
+"""Transposes of CSR blocks for the backward pass: the first batch records which layers need them, and for later batches they are
+computed before the backward pass asks for them.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,8 +10,8 @@ from sarlite.structure.block import TRANSPOSES, Bundle, Edges
 
 
 class _Place(NamedTuple):
-    """Key of a transposed block that a backward pass used: its layer, block, part of the block, and name of the attribute that
-    holds it. The part is 0 for the whole block, else the number of one of its halves.
+    """Key of a transposed block that a backward pass used: number of the layer, number of the block, half of the block, and name of
+    the attribute that holds the transpose. The half is 0 for the whole block, else 1 or 2.
     """
 
     layer: int
@@ -19,7 +21,7 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Record of the transposed blocks that a model's backward pass uses, by layer.
+    """Record of the layers whose backward pass needs transposed blocks of edges, so that a later batch computes them in advance.
 
     The set differs by layer: for constant features the backward pass usually needs no transposed block. The record only decides which
     thread computes a transpose, never its values. The graph of a cached layer is made when it is entered, so its

@@ -238,8 +238,9 @@ class FloatSum:
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
-        """Add each value of `g`, the gradient of a maximum or minimum over edges, to the sum of the source row that the maximum
-        came from. `argument` has this row's column number for each value; values whose column is not in `block` are skipped.
+        """Scatter `g`, the gradient of a maximum or minimum over edges: add each value to the sum of the source row that the
+        maximum came from. `argument`, shape of `g`, has the column number of this source row; values whose column is not in `block`
+        are skipped.
 
         The rows of the sums are the columns of `block`.
 
@@ -255,7 +256,9 @@ class FloatSum:
         kernels.extremum_backward(g, argument, array, block.offset, block.long_columns)
 
     def rounded(self) -> Array:
-        """Return the sums, (n_rows, ...): here the array that was added to, in exact numerics the exact sums rounded once to `dtype`."""
+        """Return the sums, (n_rows, ...). This class returns its array of sums itself; the subclass for exact numerics rounds its
+        exact sums once to `dtype`.
+        """
         return self.array
 
 

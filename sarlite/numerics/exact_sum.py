@@ -58,8 +58,9 @@ class DenseColumns(NamedTuple):
         return kernels.exact_squares(self.x, inverse)
 
     def sums(self, grid):
-        """Return the exact sum of each column, (levels, F) float64: each sum is stored as one or two numbers (levels). `grid`,
-        (levels, F), has the constants that round the terms to multiples of powers of two (see `kernels.grid_sums`).
+        """Return the exact sum of each column, (levels, F) float64. One number may not hold an exact sum, so it is stored as one or
+        two float64 numbers to add (levels). `grid`, (levels, F), has the constants that round the terms to multiples of powers of
+        two (see `kernels.grid_sums`).
         """
         n = max(1, min(64, len(self.x) // 512))
         parts = np.empty((n, *grid.shape))

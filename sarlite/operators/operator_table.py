@@ -135,11 +135,11 @@ def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
     """Return the Call that computes A x: A is the adjacency matrix, for "mean" divided by in-degrees, for "sym" scaled
     symmetrically. The call has a cache if x is constant. The cache lives as long as x and the graph.
     """
-    cache, counts = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_counts(reducer, x.dtype)
+    cache, factors = KeptSums(graph.kept_sums(x), reducer) if x.constant else None, graph.edge_factors(reducer, x.dtype)
     rows = x if reducer == "sym" else _in_place(graph, x)
-    if counts is None:
+    if factors is None:
         return Call(Sum(graph.n_dst, False, *graph.scales(reducer)), [rows], cache)
-    return Call(Sum(graph.n_dst, True), [rows, counts], cache)
+    return Call(Sum(graph.n_dst, True), [rows, factors], cache)
 
 
 def _linear(graph: LayerContract, message: fn.Linear, reducer: str) -> Call:
@@ -177,9 +177,9 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
     if weight.ndim > 1 and weight.shape[1:] != x.shape[1:2]:
         needed = "one number for each edge, or for each edge and head of x"
         raise ShapeError(f"fn.mul_edge: weight {weight.shape} does not go with x {x.shape}: {needed}")
-    counts = graph.pick_counts(reducer)
-    if counts is not None:
-        inputs = [x, weight * counts.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
+    factors = graph.pick_factors(reducer)
+    if factors is not None:
+        inputs = [x, weight * factors.astype(x.dtype).reshape(-1, *[1] * (weight.ndim - 1))]
     inputs = [_in_place(graph, inputs[0]), inputs[1]]
     return Call(Sum(graph.n_dst, True, *graph.scales(reducer)), inputs)
 
@@ -268,9 +268,9 @@ def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:
         raise ConfigError(f"rows {graph.schedule.row_format.name}: messages that are evaluated as Custom have no "
                           "narrow rows yet")
     name = getattr(message.function, "__name__", "message")
-    counts = graph.pick_counts(reducer) if reducer in SUMS else None
-    if counts is not None:
-        message = counted(message, counts)
+    factors = graph.pick_factors(reducer) if reducer in SUMS else None
+    if factors is not None:
+        message = counted(message, factors)
     names = InputNames(tuple(message.src), tuple(message.dst), tuple(message.edge))
     inputs = graph.check(name, message.src, message.dst, message.edge)
     return Call(Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes, inputs), inputs)

@@ -14,8 +14,9 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Return `case` with the graph `edges`, and with only some rows of its arrays. `rows` has their numbers by the kind of rows,
-    which `reference` knows for each array: "src", "dst", "node" or "edge". Arrays of a kind that `rows` lacks are unchanged.
+    """Return `case` with the graph `edges`, and with a selection of the rows of its arrays. `rows` is {kind: row numbers to keep}
+    with the kinds "src", "dst", "node" and "edge"; `reference` knows the kind of each array. Arrays of a kind that `rows` lacks are
+    unchanged.
     """
     by = reference.arrays_by
     arrays = {name: array[rows[by[name]]] if by.get(name) in rows else array for name, array in case.arrays.items()}

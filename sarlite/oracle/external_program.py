@@ -93,9 +93,10 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Call write(folder) in a new folder, which writes the inputs and returns their path; run the program on them, and return
-        read(results), where `results` is the program's output folder. `folders` are subfolders to make in `results` before the run.
-        `placeholders` are further values for the words in braces of the command.
+        """Run the program once: write(folder) writes the inputs to a new folder and returns their path; read(results) then reads
+        the program's output folder `results`, and its value is returned. `folders` are subfolders to make in `results` before the
+        run. `placeholders` are {word: value} to put in place of each "{word}" in the command line, besides the paths of inputs and
+        outputs.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"

@@ -128,14 +128,14 @@ class Division:
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """Return a copy of the rows of `value` that belong to `rank`: rows of its edges if `kind` is "edge", all rows if "whole",
-        else rows of its nodes.
+        """Return a copy of the rows of `value` that `rank` owns: for `kind` "edge" the rows of the edges into the rank's nodes, for
+        "whole" all rows, for "src", "dst" or "node" the rows of the rank's nodes.
         """
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return the rows of the BoundedArray `number` that belong to `rank`: rows of its edges if `kind` is "edge", all rows if
-        "whole", else rows of its nodes.
+        """Return the rows of `number`, values with error bounds, that `rank` owns: for `kind` "edge" the rows of the edges into the
+        rank's nodes, for "whole" all rows, for "src", "dst" or "node" the rows of the rank's nodes.
         """
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 

@@ -63,8 +63,8 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 
 
 def _compare(trial: Trial, entry: corpus.Entry, dtype: str, small_graph: bool) -> None:
-    """Check the reference on the graph of `entry`. If `small_graph`, its results are compared with the second implementation; else
-    its own results, rounded to `dtype`, with its error bounds.
+    """Check the reference implementation on the graph of `entry`, and add findings to `trial`. If `small_graph`, its results are
+    compared with the slow second implementation; else its results, rounded to `dtype`, must lie within its own error bounds.
     """
     entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:

@@ -27,14 +27,16 @@ def hashed(numbers: Array, seed: int) -> Array:
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns that encode n different row numbers: a column of ones, and one for each digit of `bits` bits."""
+    """Return how many columns are needed to give each of n rows a code of its own: a column of ones, and a column for each digit of
+    the row number in base 2^bits.
+    """
     return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
     """Return an array of `shape` whose rows encode their row numbers, so that a misplaced row can be recognized. Its columns are
-    columns `start` and following of the code: a one, the digits of `bits` bits of the row number, the digits' complements, and
-    hashed digits.
+    columns `start` and following of the code: a one, the digits of the row number in base 2^bits, the digits' complements, and
+    digits of a hash with `seed`.
     """
     if not shape:
         return np.ones(())

@@ -65,9 +65,9 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return (own tile, peers' tiles), all edges divided into pieces. The own tile has the edges whose sources this rank owns;
-        each of the peers' tiles, a list, has the edges whose sources `peers_at_once` peers own. If `n` is above 1, each peer's rows
-        are divided into `n` ranges, with a tile for each range.
+        """Divide all edges into pieces, and return (own piece, list of peers' pieces). The own piece has the edges whose sources
+        this rank owns; each of the peers' pieces has the edges whose sources `peers_at_once` peers own. If `n` is above 1, each
+        peer's rows are divided into `n` ranges, with a piece for each range.
 
         Parameters
         ----------
@@ -155,8 +155,8 @@ class Needs(NamedTuple):
 
 
 def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
-    """Return the rows that ranks need of each other, for the in-edges `sets` (one InEdges per relation) of this rank's rows. This rank
-    owns `n_local_src` source rows with ids `src_ids`; None if ids are row numbers. Collective.
+    """Return the Needs (rows that ranks need of each other) for the in-edges `sets` of this rank's rows, one InEdges for each
+    relation. This rank owns `n_local_src` source rows with ids `src_ids`; None if ids are row numbers. Collective.
 
     Parameters
     ----------

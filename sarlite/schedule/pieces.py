@@ -51,7 +51,9 @@ class Arrival(NamedTuple):
         return self.n_rows if self.needed is None else length(self.needed)
 
     def cut(self, n: int) -> list["Arrival"]:
-        """Return `n` arrivals that divide the arriving rows, and the rows to send, into parts of nearly equal size."""
+        """Divide this exchange into `n`: return a list of Arrivals with nearly equal shares of the rows that arrive and of the rows
+        to send.
+        """
         received, sent = ((np.arange(n + 1) * m // n).tolist() for m in (self.n_rows, self.n_send))
         return [self._replace(n_rows=received[k + 1] - received[k],
                               send_rows=some(self.send_rows, sent[k], sent[k + 1])) for k in range(n)]
@@ -142,7 +144,9 @@ class Plan(NamedTuple):
 
     @property
     def exchanges(self) -> list[Arrival]:
-        """All `Arrival`s of the backward pieces, grouped by peer. The rows of a peer are in ascending order."""
+        """Exchanges of rows with peers in the backward pieces, a list of `Arrival`s grouped by peer. The rows of a peer are in
+        ascending order.
+        """
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:

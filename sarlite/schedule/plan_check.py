@@ -142,8 +142,8 @@ def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs)
 
 
 def _broadcast(comm: Communicator, arrival: Arrival, local_ids: Array) -> Array:
-    """Broadcast and return the global ids, (n,) int64, of the rows that the broadcast `arrival` sends. Its root takes them from
-    `local_ids`, the ids of its rows. Collective.
+    """Broadcast and return the global ids, (n,) int64, of the rows that `arrival` (a broadcast of one rank's rows) sends. The
+    sender takes the ids from `local_ids`, the ids of its rows. Collective.
     """
     sends = arrival.source == comm.rank
     ids = local_ids[arrival.send_rows].astype(np.int64) if sends else np.empty(arrival.n_rows, np.int64)
@@ -160,8 +160,9 @@ def _next(received: list[Array], source: int) -> Array | None:
 
 
 def _arrival_problem(arrival: Arrival, rank: int, ids: Array | None, wanted: Array | None) -> str | None:
-    """Return an error text if the rows with global ids `ids` that arrive by `arrival` are not the `wanted` columns, in that order; else
-    None. `ids` None means that nothing was sent, `wanted` None that there is no block.
+    """Return an error text unless the rows that `arrival` brings to this `rank`, with global ids `ids` (None: nothing was sent),
+    are the rows of its block's columns, `wanted`, in the same order. `wanted` is None if the rows belong to no block. Return None
+    if all is right.
 
     Parameters
     ----------

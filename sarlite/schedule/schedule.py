@@ -26,7 +26,8 @@ from sarlite.types import Array
 
 
 class Schedule(NamedTuple):
-    """Plan and transport of one graph, and the loops that aggregations run over the graph's blocks.
+    """Exchange of rows for one graph: fetches the source rows that other ranks own, one block of edges after another, and calls an
+    aggregation's function for each block; also sends the gradients of these rows back to their owners.
 
     Attributes
     ----------

@@ -24,7 +24,8 @@ from sarlite.types import Array, RowIndex
 
 
 class Transport:
-    """Channels, prefetch depth and profile for the transfers of one graph. Construction is collective.
+    """Means of one graph for transfers between ranks: the communicators for rows and for gradients, and how far ahead rows are
+    fetched. Construction is collective.
 
     Parameters
     ----------
@@ -211,9 +212,9 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
-        """Start to receive the rows of `arrival` into the arrays `views`; return a function that waits for the rows. `message` is
-        the buffer of bytes that holds the views one after the other, so that one message can fill them all; None if there is no
-        such buffer.
+        """Start to receive the rows of `arrival` (an exchange with two peers) into the arrays `views`; return a function that waits
+        for the rows. `message` is the buffer of bytes that holds the views one after the other, so that one message can fill them
+        all; None if there is no such buffer.
 
         Parameters
         ----------
@@ -249,7 +250,8 @@ class Fetch(Transfer):
         return finish
 
     def start_send(self, arrival: Arrival) -> list[Request | None]:
-        """Start to send the rows `arrival.send_rows` of each array to rank `arrival.target`; return the list of requests to wait for.
+        """Start to send the rows `arrival.send_rows` of each array to rank `arrival.target` (an Arrival is an exchange with two
+        peers); return the list of requests to wait for.
 
         Consecutive rows are sent without a copy, in one message for each array. Other rows are packed into one message.
         """
@@ -325,9 +327,9 @@ class Push(Transfer):
             start += arrival.n_rows
 
     def _start_exchange(self, arrival: Arrival, message: Array) -> None:
-        """Start to send `message`, the gradients of the rows of `arrival`, to the rank that owns these rows. Also start to receive
-        the gradients of the rows that were sent to rank `arrival.target`. Wait for earlier exchanges, so that at most `depth` are
-        in progress.
+        """Start to send `message`, the gradients of the rows that `arrival` (an exchange with two peers) had brought, to the rows'
+        owner. Also start to receive the gradients of the rows that were sent to rank `arrival.target`. Wait for earlier exchanges,
+        so that at most `depth` are in progress.
         """
         self._finish_all_but(max(0, self.depth - 1))
         buffer, rows = allocate(arrival.n_send, self.templates)

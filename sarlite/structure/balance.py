@@ -47,8 +47,8 @@ def check(balance: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def chosen(balance: str | Sequence[str] | None, degrees: Array) -> tuple[str, ...]:
-    """Return the names of the counts to balance between parts: the names in the option `balance`, or if it is None or "auto", a
-    default that depends on the in-`degrees` of the nodes.
+    """Return the names of the counts to balance between parts, some of "nodes", "edges" and "train": the option `balance`, or if it
+    is None or "auto", a default that depends on the in-`degrees` of the nodes.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.

@@ -223,8 +223,8 @@ class Block(Edges):
 
 
 class EdgeOrder:
-    """Positions of the edges of each block among all edges of a part, sorted by row and then by source. They are computed from the
-    blocks' row pointers when they are needed, not stored.
+    """Positions of sets of edges (the blocks of a part, in the order of their sources) among all edges of the part, sorted by row
+    and then by source. They are computed from the sets' row pointers when they are needed, not stored.
 
     Parameters
     ----------
@@ -237,8 +237,8 @@ class EdgeOrder:
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members: Sequence[int], dtype: DType) -> Array:
-        """Return the positions, among all edges of the part, of the edges of the blocks with the numbers `members`, (n_edges,) of
-        `dtype`. The positions of several blocks are merged in ascending order.
+        """Return the positions, (n_edges,) of `dtype`, of the edges in the sets with the numbers `members` among all edges of the
+        part. The positions of several sets are merged in ascending order.
         """
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
@@ -251,7 +251,9 @@ class EdgeOrder:
         return np.repeat(shift, np.diff(indptr)) + np.arange(indptr[-1], dtype=dtype)
 
     def _each_start(self):
-        """Yield an array for each block: for each CSR row of the block the position of the row's first edge among all edges of the part."""
+        """Yield an array for each set of edges: for each of its CSR rows the position of the row's first edge among all edges of
+        the part.
+        """
         ends = np.zeros(self.n_dst + 1, np.int64)
         for rows, indptr in self.blocks:
             ends[1:][_all_or(rows)] += np.diff(indptr)

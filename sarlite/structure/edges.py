@@ -281,10 +281,9 @@ def _grouped(rows: Array, n_nodes: int, key_bits: int = 64) -> tuple[Array, Arra
 
 def _csr_with_origin(indptr: Array, columns: Array, origin: Array, n_input: int, drop_equal: bool,
                      chunk: int) -> tuple[Array, Array, Array]:
-    """Return (indptr, indices, origin), a CSR with sorted rows, of a list of edges: origin[k] is the list position of entry k, or
-    -1 for positions from `n_input` on, the added edges. `columns` has the column of each listed edge. The argument `origin`,
-    overwritten, has the list positions grouped by row, with row pointers `indptr`. `drop_equal` keeps only the first of equal
-    edges.
+    """Return the CSR of a list of edges, with sorted rows, as (indptr, indices, origin): origin[k] is the list position of entry k,
+    or -1 for positions from `n_input` on, the added edges. `columns` has the column of each listed edge. The arguments `indptr` and
+    `origin` group the list positions by row; `origin` is overwritten. `drop_equal` keeps only the first of equal edges.
 
     Parameters
     ----------

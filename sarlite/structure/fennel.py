@@ -229,8 +229,8 @@ def _assign_one_by_one(score: Array, weights: Array, loads: Array, most: Array, 
 
 
 def _counts(edges: ReadableEdges, balance: str | Sequence[str] | None, block_edges: int) -> tuple[str, ...]:
-    """Return the names of the counts to balance: the names in the option `balance`, or if it is None or "auto", a choice by the
-    in-degrees, which are read for `block_edges` nodes at a time.
+    """Return the names of the counts to balance, some of "nodes", "edges" and "train": the option `balance`, or if it is None or
+    "auto", a choice by the in-degrees, which are read for `block_edges` nodes at a time.
     """
     counts = balancing.check(balance)
     if counts is not None:

@@ -108,9 +108,10 @@ class EdgesByOwner(NamedTuple):
 
     def blocks(self, groups: Sequence[list[int]], ends: Sequence[list[int]], src_ids: Sequence[Array],
                offsets: Sequence[int], dtype: DType) -> list[Block]:
-        """Return these edges as a list of Blocks. A group of several source parts in `groups` becomes one block; a group of one
-        part becomes a block for each range of its columns. ends[k] are the columns at which each part, or each range, of group k
-        ends. `src_ids`, the ids of a block's columns, and `offsets`, the number of columns before it, have an entry for each block.
+        """Return these edges as a list of Blocks. A group of several source parts in `groups` becomes one block, and ends[k] are
+        the ends of each part's columns in it. A group of one part becomes a block for each range of its columns, and ends[k] are
+        the ends of the ranges. `src_ids`, the ids of a block's columns, and `offsets`, the number of columns before it, have an
+        entry for each block.
 
         The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
         destination rows with edges.
@@ -146,9 +147,10 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs: list[tuple[Any, Any]], members: list[list[int]]) -> Callable[[int], Any]:
-        """Return a function f: f(k) is (EdgeOrder of the part, numbers of the sets of edges in the EdgeOrder that make up block k),
-        or None if block k has all edges or stores their positions. csrs[k] is (destination rows, row pointers) of block k, and
-        members[k] the list of its source parts.
+        """Return a function f that tells where block k stores its edges: f(k) is (order, sets). `order`, an EdgeOrder, computes the
+        positions of sets of edges in the part's CSR; `sets` are the numbers of the sets that block k consists of. f(k) is None if
+        block k needs neither, as it has all edges or stores their positions. csrs[k] is (destination rows, row pointers) of block
+        k, and members[k] the parts that own its sources.
         """
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
@@ -161,9 +163,9 @@ class EdgesByOwner(NamedTuple):
         return lambda k: (order, [by_source.index(k)])
 
     def _ranges(self, group: list[int], ends: list[int]) -> Iterator[tuple[Any, Array]]:
-        """Yield (positions of the edges in this part's CSR, their columns in the block) for each block of a `group` of source
-        parts. Several parts share one block, where `ends` are the ends of each part's columns. One part has a block for each range
-        of its columns; the ranges end at `ends`.
+        """Yield (positions, columns) for each block of a `group` of source parts: the positions of the block's edges in this part's
+        CSR, and their columns in the block. Several parts share one block, and `ends` are the ends of each part's columns. A single
+        part has a block for each range of its columns, and `ends` are the ends of the ranges.
         """
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
@@ -260,9 +262,9 @@ def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[lis
 
 def by_owner(sets: Sequence[InEdges], where: list[list[Any]], needs: Sequence[Array], offsets: Array,
              rank: int) -> list[EdgesByOwner]:
-    """Return a list of EdgesByOwner, one for each of `sets`, which are sets of in-edges of part `rank`. where[k][q] are the
-    positions in sets[k] of the edges from part q; needs[q] are the rows that part q sends. Part q owns rows offsets[q] .. offsets[q
-    + 1] - 1.
+    """Group each of `sets`, sets of in-edges of part `rank`, by the part that owns the sources; return a list of EdgesByOwner.
+    where[k][q] are the positions in sets[k] of the edges from part q; needs[q] are the rows that part q sends. Part q owns rows
+    offsets[q] .. offsets[q + 1] - 1.
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """

@@ -36,8 +36,8 @@ class Joined(NamedTuple):
 
 
 def join(edges: Mapping[tuple[str, str, str], tuple[Array, Array]], n_nodes: Mapping[str, int]) -> Joined:
-    """Return one CSR by destination with the edges of all relations, as Joined. Node i of a type becomes i plus the number of nodes of
-    all types before it in `n_nodes`.
+    """Return one graph with the nodes of all types and the edges of all relations (a Joined). Node i of a type becomes i plus the
+    number of nodes of all types before it in `n_nodes`.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch import HEC, NeighborLoader
 from sarlite.minibatch.batch import Batch, Features, FixedBatch, FullBatch, Hidden
-from sarlite.minibatch.part_edges import share
+from sarlite.minibatch.part_edges import split_by_rank
 from sarlite.structure.part_edges_csr import owners
 from sarlite.tape.row_index import selected_rows
 from sarlite.tasks.negatives import Candidates
@@ -183,11 +183,11 @@ class LinkLoader(NeighborLoader):
             of_ends = np.concatenate([np.repeat(times, pairs.shape[1]) for pairs in (heads, tails)])
             (rows, distinct), places = np.unique(np.stack([ends, of_ends]), axis=1, return_inverse=True)
             starts = np.searchsorted(rows, offsets)
-            more["times"] = np.concatenate(comm.alltoall(share(distinct, starts)))
-        asked = comm.alltoall([part - at for part, at in zip(share(rows, starts), offsets)])
+            more["times"] = np.concatenate(comm.alltoall(split_by_rank(distinct, starts)))
+        asked = comm.alltoall([part - at for part, at in zip(split_by_rank(rows, starts), offsets)])
         sampled = self.sampler(np.concatenate(asked), step, left_out, **more)
         batch = self._batch(sampled, step, 0, pushes=False)
-        batch_rows = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
+        batch_rows = comm.alltoall(split_by_rank(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
         ends = np.concatenate([part + at for part, at in zip(batch_rows, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)

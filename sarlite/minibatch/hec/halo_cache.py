@@ -208,8 +208,9 @@ class Caches:
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Look up the rows `halo` in the cache of `layer` at `step`; return (mask of the rows that it has, their values). If `pushes`,
-        first send `h`, the values of this rank's `rows`, to peers, and store the rows that have arrived.
+        """Look up the halo rows `halo` in the cache of `layer` at `step`; return (mask, values): first which of the rows are
+        cached; then the values of these. If `pushes`, first send `h`, the values of this rank's `rows`, to peers, and store the
+        rows that have arrived.
 
         Rows that peers pushed `delay` steps ago are received. Collective if `pushes`. Not for a layer that `keeps` its halo
         rows.
@@ -307,8 +308,8 @@ class Caches:
             table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
     def _tables_and_senders(self) -> list[tuple[str, RowTable | DemandPush]]:
-        """Return a list of (prefix of array names, table of cached rows) for all layers; with push "demand" also (prefix, sender of a
-        layer's rows).
+        """Return a list of (prefix, object) for all layers: the prefix of array names, and the table of cached rows. With push
+        "demand" there is a further pair for each layer, whose object sends the layer's rows.
         """
         senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", table) for kind, tables in (("cache", self.tables), ("newest", senders))

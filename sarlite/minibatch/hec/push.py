@@ -73,8 +73,9 @@ class Pusher:
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
-        """Start to send messages[r] to each rank r, as the exchange (step, layer); return the bytes sent. A message is (positions in
-        the list of rows that rank r has as halo, steps that computed the rows or None for `step`, rows).
+        """Start to send messages[r] to each rank r, as the exchange (step, layer); return the bytes sent. A message is (positions,
+        steps, rows): first the rows' positions in the list of halo rows that rank r has from this rank; then the training step that
+        computed each row, or None for `step`; then the rows.
 
         The call is collective, but waits for no rank.
 
@@ -120,8 +121,9 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Wait for the exchange that `submit(step, layer, ...)` started. Return a list by sending rank of (positions in this rank's
-        list of halo rows, steps that computed the rows, rows).
+        """Wait for the exchange that `submit(step, layer, ...)` started; return a list with (positions, steps, rows) for each
+        sending rank: first the rows' positions in this rank's list of halo rows from the sender; then the training steps that
+        computed the rows; then the rows.
 
         Returns
         -------
@@ -152,8 +154,8 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all exchanges; return (step, layer, received rows by rank) of each exchange that `take` has not returned yet, in
-        order of submission.
+        """Wait for all exchanges; return a list of (step, layer, received), one for each exchange that `take` has not returned yet,
+        in order of submission. `received` is a list with the rows from each sending rank.
 
         Returns
         -------
@@ -185,7 +187,9 @@ def _stop(thread):
 
 
 class _Job(NamedTuple):
-    """One exchange of rows between all ranks: a byte array for each rank, and `n_bytes`, the total size of the arrays for other ranks."""
+    """One exchange of rows between all ranks, queued for the push thread: a byte array for each rank, and `n_bytes`, the bytes for
+    other ranks.
+    """
 
     step: int
     layer: int
@@ -219,8 +223,9 @@ class _Link:
             del job
 
     def exchanged(self, job: _Job) -> list[Rows]:
-        """Exchange the embedding rows of `job` with the other ranks. Return, for each sending rank, (positions of the rows in this rank's
-        list of halo rows, step that computed each row, the rows).
+        """Exchange the embedding rows of `job` with the other ranks; return a list with (positions, steps, rows) for each sending
+        rank: first the rows' positions in this rank's list of halo rows; then the training step that computed each row; then the
+        rows.
         """
         try:
             return self._exchanged(job)
@@ -300,8 +305,9 @@ def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece
 
 
 def _packed(step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]], comm: Communicator) -> _Job:
-    """Return the `_Job` (exchange) that sends messages[r] to each rank r as bytes. A message is (positions in the list of rows that
-    rank r has as halo, steps that computed the rows or None, rows).
+    """Return the `_Job` (an exchange between all ranks) that sends messages[r] to each rank r, packed into bytes, under the header
+    (`step`, `layer`). A message is (positions, steps, rows): first the rows' positions in the list of halo rows that rank r has
+    from this rank; then the training step that computed each row, or None for `step`; then the rows.
     """
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
@@ -333,8 +339,9 @@ def _check_same(headers: Sequence[Sequence[int]]) -> None:
 
 
 def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
-    """Return (positions in this rank's list of halo rows, steps that computed the rows, rows), the content of one rank's `message`
-    in the exchange `job`, as views of its bytes. `header` is the message's header.
+    """Return (positions, steps, rows), the content of one rank's `message` in the exchange `job`, as views of its bytes: first the
+    rows' positions in this rank's list of halo rows; then the training steps that computed them; then the rows. `header` is the
+    message's header.
     """
     step, _, _, n, has_steps = header
     _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
@@ -342,8 +349,8 @@ def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
 
 
 def _sections(n_rows: int, has_steps: int, dtype: DType, row_shape: tuple[int, ...]) -> list[tuple[int, int, Any, Any]]:
-    """Return (first byte, end, dtype, shape) of a message's sections: header, steps if `has_steps`, rows, positions in the halo
-    list. The steps are the training steps that computed the rows. Each section starts at a multiple of 8 bytes.
+    """Return a list of (first byte, end, dtype, shape) for the sections of a message with `n_rows` rows: header; training steps
+    that computed the rows, if `has_steps`; rows; positions in the halo list. Each section starts at a multiple of 8 bytes.
     """
     sections, end, n = list[tuple[int, int, Any, Any]](), 0, n_rows
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *row_shape)), (np.int32, (n,))):

@@ -61,8 +61,8 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Return for each rank the pair (positions in `rows`, positions in the rank's list) of those local `rows` that the rank has
-        as halo. A rank's list has all of this rank's rows that are halo rows there.
+        """Return for each rank a pair about those local `rows` that are halo rows there: first their positions in `rows`; then
+        their positions in the rank's list, which has all of this rank's rows that are halo rows there.
 
         Parameters
         ----------
@@ -94,7 +94,9 @@ class SendLists:
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:
-        """Return the positions in `self.rows` of the rows at the positions `slots` of a peer's list, (m,) int32."""
+        """Return the positions in `self.rows`, (m,) int32, of the rows at the positions `slots` of the list of rows that `peer` has
+        as halo.
+        """
         return self._numbers[peer][slots]
 
     def cut_degree(self, rows: Array) -> Array:
@@ -132,7 +134,9 @@ class SendLists:
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
     def _listed(self, rows: Array) -> tuple[Array, Array]:
-        """Return (positions in `self.rows`, positions in `rows`) of the rows that are halo rows of some peer."""
+        """Return two arrays about the rows that are halo rows of some peer: their positions in `self.rows`, and their positions in
+        `rows`.
+        """
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
         return number[places], places
@@ -158,8 +162,9 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return for each rank (positions in its halo list, None, values) of those `rows` that it has as halo. `h` has the values
-        of `rows`. The None stands for `step`, which computed all rows; `asked` is not used, because peers request nothing.
+        """Return for each rank a message (positions, None, values): first the positions, in the rank's halo list, of those `rows`
+        that are halo rows there; then None, as `step` computed all of them; then their values from `h`. `asked` is not used,
+        because peers request nothing.
 
         At most `limit` rows are drawn for each rank.
         """
@@ -208,8 +213,9 @@ class DemandPush:
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Store `h`, the values of `rows` that `step` computed. Return for each rank (positions in its halo list, steps that computed
-        the rows, values) of the rows whose positions it `asked` for; None asks for nothing.
+        """Store `h`, the values of `rows` that `step` computed. Return for each rank a message (positions, steps, values) about the
+        rows that the rank has asked for (`asked`, None: nothing): first their positions in the rank's halo list; then the steps
+        that computed them; then their values.
 
         Parameters
         ----------

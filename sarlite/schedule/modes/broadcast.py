@@ -72,8 +72,8 @@ class Broadcast:
 
     def _stages(self, needs: Needs, root: int, n: int, own_tile: Piece, peer_tiles: list[Piece]) -> list[Piece]:
         """Return a list of `n` pieces, one for each range of the rows of rank `root`, for the stage when `root` broadcasts. Their
-        edges come from `own_tile`, the piece of edges out of this rank's rows, or from `peer_tiles`, the pieces of edges out of
-        peers' rows.
+        edges come from `own_tile`, the piece with the edges out of this rank's rows, or from `peer_tiles`, the pieces with the
+        edges out of peers' rows.
         """
         ranges = needs.ranges(root, n)
         if root == needs.rank:

@@ -99,8 +99,8 @@ def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
     np.testing.assert_array_equal(graph.in_degrees, loops + np.minimum(rest - loops, 2))
     is_loop = loops[dst] & (graph.picked.columns == dst)
     expected = np.where(is_loop, 1, ((rest - loops) / np.maximum(np.minimum(rest - loops, 2), 1))[dst])
-    np.testing.assert_allclose(graph.estimate.counts("sum"), expected)
-    np.testing.assert_allclose(graph.estimate.counts("mean"), expected / rest[dst])
+    np.testing.assert_allclose(graph.estimate.factors("sum"), expected)
+    np.testing.assert_allclose(graph.estimate.factors("mean"), expected / rest[dst])
 
 
 def test_what_cannot_be_is_refused():
