@@ -247,8 +247,9 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, section, folder, entry):
-    """Yield (path, record, field) for each file of one node type or relation, whose files are in `directory`/`section`/`folder`. `section`
-    is "nodes" or "edges", `entry` is its part of meta.json, and a record has a file's dtype, shape and sha256.
+    """Yield (path, record, field) for each file of one node type or relation, whose files are in `directory`/`section`/`folder`: a record
+    has the file's dtype, shape and sha256; field is the name of its array. `section` is "nodes" or "edges", and `entry` is the part of
+    meta.json about this type or relation.
     """
     for field, name in meta.TABLES[section].FILES.items():
         if name in entry["arrays"]:
@@ -274,8 +275,8 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return a list of (path, record, field) for all files of the data set in `directory`, including files of the nodes' names. A
-    record is a dict with dtype, shape and sha256.
+    """Return a list of (path, record, field) for all files of the data set in `directory`, including files of the nodes' names. A record is
+    a dict with the file's dtype, shape and sha256; field is the name of its array.
 
     Raises
     ------

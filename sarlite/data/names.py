@@ -169,8 +169,9 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return {node type: {file: (path, record, field)}} of the files in `directory` that hold nodes' names. `meta`, the content of
-    meta.json, has their records: dtype, shape and sha256.
+    """Return the files in `directory` that hold nodes' names: a dict by node type, with a dict {file name: (path, record, field)} for each
+    type. `meta`, the content of meta.json, has the record of each file: dtype, shape and sha256. Field is the name of the array for
+    messages.
     """
     entry = meta.get("names", {})
     if "target" in meta:

@@ -348,7 +348,7 @@ def _parse(spec):
 
 
 def _no_directory(spec, path):
-    """Return the error for `spec`, which is only a path, such as "data/cora", if `path` is not a directory."""
+    """Return the error for `spec`, which has no form such as "npz:" and is read as a directory, if its `path` is not one."""
     if os.path.exists(path):
         content = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
         return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")

@@ -95,8 +95,8 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
     """Divide a graph's edges into training, validation and test links, by `val` and `test` (shares, node pairs, or a time) or by the code
-    of each edge in `split`; `relation` chooses the edge types. Draw `negatives` or, in evaluation, `eval_negatives` node pairs without a
-    link for each link. Return `Links`. Collective.
+    of each edge in `split` (0 train, 1 val, 2 test); `relation` chooses the edge types. Draw `negatives` or, in evaluation,
+    `eval_negatives` node pairs without a link for each link. Return `Links`. Collective.
 
     Messages pass only along training links and self loops.
 
@@ -290,8 +290,8 @@ def _checked_labels(linked_graph: Linked, pairs: ArrayLike, labels: ArrayLike, v
 
 
 def _checked_codes(split: ArrayLike, n_items: int, item_name: str) -> Array:
-    """Return the split codes `split` as (n_items,) int64; raise a ConfigError unless they are 0, 1 or 2, one for each item. `item_name` is
-    the word for the items in the error.
+    """Return the split codes `split` as (n_items,) int64; raise a ConfigError unless they are 0 train, 1 val or 2 test, one for each item.
+    `item_name` is the word for the items in the error.
     """
     codes = np.asarray(split)
     if codes.shape != (n_items,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
@@ -480,7 +480,7 @@ def _warn_left_out(comm, n_left_out, n_links):
 
 
 def _rows_by_split(split: Array) -> dict[str, Array]:
-    """Return {"train": row numbers, "val": ..., "test": ...} from the split code of each row, 0, 1 or 2."""
+    """Return {"train": row numbers, "val": row numbers, "test": row numbers} from the split code of each row: 0 train, 1 val, 2 test."""
     return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
@@ -559,9 +559,9 @@ def _first_times(edges):
 
 
 def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
-    """Return two dicts {relation: mask of its edges}: edges that pass messages in evaluation, and edges that may be training targets, a
-    random share `disjoint` (0: all). The lists `link_sets`, `split_functions` and `keys_of_links` have an entry for each predicted
-    relation. An edge of a reverse relation is treated as the link in its opposite direction.
+    """Return two dicts {relation: mask of its edges}: first, edges that pass messages in evaluation; then, edges that may be training
+    targets, a random share `disjoint` (0: all). The lists `link_sets` (edges), `split_functions` and `keys_of_links` have an entry for each
+    predicted relation. An edge of a reverse relation is treated as the link in its opposite direction.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Relation | None, Array] = {}
@@ -581,9 +581,9 @@ def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
 
 
 def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
-    """Return two masks of the node pairs (one[i], other[i]): pairs that pass messages in evaluation, and pairs that may be training
-    targets. The first are self loops and the pairs with split code "train" by the function `split_of`; the second are a random share
-    `disjoint` (0: all) without self loops.
+    """Return two masks of the node pairs (one[i], other[i]). The first marks pairs that pass messages in evaluation: self loops, and pairs
+    in the split "train" by the function `split_of`. The second marks pairs that may be training targets: a random share `disjoint` (0: all)
+    of all pairs, without self loops.
     """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops

@@ -53,8 +53,8 @@ ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in 
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return (entry of the table of losses, parameter) of the loss named `word`, such as "focal:1.5", for targets of the kind `form`, such
-    as "classify". If `word` is None, return the default loss of this kind.
+    """Return (entry of the table of losses, number in the loss's name) of the loss named `word`, such as "focal:1.5" with the number 1.5,
+    for targets of the kind `form`, such as "classify". If `word` is None, return the default loss of this kind.
 
     Parameters
     ----------

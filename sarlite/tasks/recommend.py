@@ -23,9 +23,9 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return the k destinations with the highest scores for each of the local nodes `rows`: (ids, scores), (q, k) each. `decoder` computes
-    scores from the encoder's output rows `h` of all ranks. Pairs whose keys, (local row) * n_nodes + id, are in `excluded` are left out;
-    `n_bytes` limits the memory. Collective.
+    """Return the k nodes of the type `destinations` with the highest scores for each of the local nodes `rows`: (ids, scores), (q, k) each.
+    `decoder` computes scores from the encoder's output rows `h` of all ranks. Pairs whose keys, (local row) * n_nodes + id, are in
+    `excluded` are left out; `n_bytes` limits the memory. Collective.
 
     Destinations with equal scores are ordered by id.
 

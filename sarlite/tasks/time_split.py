@@ -74,8 +74,8 @@ class TimeSplit:
         return np.searchsorted([self.val_from, self.test_from], np.asarray(times, np.int64), side="right")
 
     def check_counts(self, comm: Communicator, split: Array, what: str) -> None:
-        """Raise a DataError on every rank if one of the three splits has no row on any rank. `split` has the split codes of this rank's
-        rows, and `what` is the word for a row in the error. Collective.
+        """Raise a DataError on every rank if one of the three splits has no row on any rank. `split` has the split code of each of this
+        rank's rows (0 train, 1 val, 2 test), and `what` is the word for a row in the error. Collective.
         """
         counts = comm.allreduce(np.bincount(split, minlength=3)[:3].astype(np.int64))
         lacking = next((name for name, count in zip(NAMES, counts.tolist()) if not count), None)

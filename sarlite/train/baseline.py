@@ -26,8 +26,8 @@ MOST_STEPS, MOST_PRODUCTS = 200, 3e10
 def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
               rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
     """Fit two predictors that use no edges to the training rows of all ranks: a constant and, unless `features` is None, a regression on
-    the features. Return a dict with the metric of `task` by split for each. `ids`, `labels` and `rows` (row numbers by split) are this
-    rank's. Collective.
+    the features. Return a dict by predictor, which has the metric of `task` for each split. `ids`, `labels` and `rows` (row numbers by
+    split) are this rank's. Collective.
 
     Parameters
     ----------

@@ -270,8 +270,9 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks, but tensors divided by rows on rank 0 only. Only
-    tensors whose names begin with one prefix are read: the first of `prefixes` that occurs in the file. Collective.
+    """Read a checkpoint on rank 0; return (tensors by name, metadata) on all ranks. Tensors whose rows are divided among the ranks are
+    returned on rank 0 only. Only tensors whose names begin with one prefix are read: the first of `prefixes` that occurs in the file.
+    Collective.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ TOP = 10
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
     """Compare the best model with the baseline `Popularity`, which scores a link by the number of training links to its destination. Return
-    {metric: {"model": {split: value}, "popularity": {split: value}}}, both on the same links. Collective.
+    a dict by metric; each entry is {"model": values, "popularity": values}, where values are by split, both on the same links. Collective.
 
     Parameters
     ----------

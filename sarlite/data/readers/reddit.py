@@ -57,7 +57,7 @@ def read(path, classes=None):
 
 
 def _split(types, path):
-    """Return the train, val and test masks from `types`, the array `node_types` of codes 0 (none) to 3 (test)."""
+    """Return the train, val and test masks from `types`, the array `node_types` of codes: 0 none, 1 train, 2 val, 3 test."""
     if types.ndim != 1 or types.dtype.kind not in "iu":
         raise DataError(f"{path}: node_types: expected one whole number per node, found shape {types.shape}, dtype {types.dtype}")
     if (at := first_true((types < 0) | (types >= len(_TYPES)))) is not None:

@@ -36,7 +36,9 @@ def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[st
 
 
 def times_shown(times: Array, kind: str) -> dict[str, str]:
-    """Return {"kind": `kind`, "first": text of the earliest time, "last": text of the latest}; only "kind" if `times` is empty."""
+    """Return {"kind": `kind`, "first": text of the earliest time, "last": text of the latest} of `times`, whose `kind` is "dates" or
+    "integers"; only "kind" if `times` is empty.
+    """
     shown = {"first": times.min(), "last": times.max()} if len(times) else {}
     return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
 

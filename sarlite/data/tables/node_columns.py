@@ -180,7 +180,7 @@ class NodeColumns:
         return {**features, **fields, **times}, {"sources": self._accounts(), **entries}
 
     def _times(self, workspace):
-        """Return {"time": array, "time_kind": kind} of the nodes, or {} without a column of times."""
+        """Return {"time": array, "time_kind": "dates" or "integers"} of the nodes, or {} without a column of times."""
         if self.source.time is None:
             return {}
         times, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
@@ -275,7 +275,9 @@ class NodeColumns:
         return masks
 
     def _accounts(self):
-        """Return [{"source", "rows", "columns": {column: use}}], with one entry for each table or file that has data of the nodes."""
+        """Return a list with a dict for each table or file that has data of the nodes: "source" is its name, "rows" its number of rows, and
+        "columns" the use of each column.
+        """
         source, accounts_of_sources = self.source, []
         if self._table is not None:
             uses = [(self._id, "id"), (source.time, "time"), (source.split, "split"), *((name, "label") for name in source.labels),

@@ -298,8 +298,8 @@ def _relation(connection, source, reading_options, required_columns, source_name
 
 
 def _json(connection, path, file_list, required_columns):
-    """Return (SQL text for use after FROM, names of all columns, True, which means that they have types) for JSON files, whose names are in
-    `file_list`, an SQL list. Dates and UUIDs are read as words. Raise a DataError if `required_columns` are inside a nested list.
+    """Return (SQL text for use after FROM, names of all columns, True) for JSON files, whose names are in `file_list`, an SQL list; True
+    says that the columns have types. Dates and UUIDs are read as words. Raise a DataError if `required_columns` are inside a nested list.
     """
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({file_list}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
@@ -358,14 +358,16 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Return (`relation`, names of its columns, True, which means that they have types). `relation` is SQL text for use after FROM."""
+    """Return (`relation`, names of its columns, True), where True says that the columns have types. `relation` is SQL text for use after
+    FROM.
+    """
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, exit_stack):
-    """Make `reader`, of record batches, readable by SQL until `exit_stack` closes. Return (its name in SQL, names of its columns, True,
-    which means that they have types).
+    """Make `reader`, of record batches, readable by SQL until `exit_stack` closes. Return (name of the reader in SQL, names of the columns,
+    True), where True says that the columns have types.
     """
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
@@ -376,8 +378,8 @@ def _registered(connection, reader, exit_stack):
 
 
 def _of_query(connection, query, source_name):
-    """Return (SQL text for use after FROM, names of all columns, True, which means that they have types) for `query`, a Query. Raise a
-    ConfigError unless it is a single SELECT statement.
+    """Return (SQL text for use after FROM, names of all columns, True) for `query`, a Query; True says that the columns have types. Raise a
+    ConfigError unless the query is a single SELECT statement.
     """
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):

@@ -37,8 +37,8 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return the SQL expression that reads a column as times, and the kind of the times, as `Times`. The column has dates, timestamps, ISO
-    8601 text or whole numbers; all cells are checked.
+    """Return the SQL expression that reads a column as times, and the kind of the times, "dates" or "integers", as `Times`. The column has
+    dates, timestamps, ISO 8601 text or whole numbers; all cells are checked.
 
     Raises
     ------
