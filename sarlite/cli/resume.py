@@ -133,8 +133,8 @@ def check_options(options: RunOptions, metadata: JsonObject) -> None:
 
 
 def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, object]) -> None:
-    """Raise a CheckpointError unless the loaded data are the data of the checkpoint with `metadata`. `loaded` is their identity,
-    such as sizes and hashes, and `options` names both in the message.
+    """Raise a CheckpointError unless the loaded data are the data of the checkpoint with `metadata`. `loaded` is the identity of the loaded
+    data, such as sizes and hashes. `options` has the names of the checkpoint and of the data for the message.
 
     Parameters
     ----------

@@ -201,7 +201,9 @@ def _remove_old(directory):
 
 
 def old_copies(directory):
-    """Return a list of the data sets beside `directory` under the name of an old copy, which a data set has while it is replaced."""
+    """Return a list of the old copies beside `directory`. While `directory` is replaced, its old data set is renamed to such a copy, which
+    stays if the process is killed.
+    """
     form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
     with contextlib.suppress(OSError):
         return [path for path in directory.parent.iterdir() if form.fullmatch(path.name) and (path / META).is_file()]

@@ -62,8 +62,9 @@ class EdgeLabels(NamedTuple):
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
     """Read labelled node pairs as `EdgeLabels` from the table `spec`, "FILE,labels=COLUMN,...". The labels are for `task` (None:
-    "classify"), and the sources and destinations have the node types `ends`. Splits are in a column of the table or, as shares `val` and
-    `test`, drawn with `seed` or by times; `time_split` "A,B" divides by two times.
+    "classify"), and the sources and destinations have the node types `ends`. The splits come from a column of splits, or from a column of
+    times and the two times `time_split` "A,B". Otherwise they have the shares `val` and `test`: the latest pairs, or pairs drawn with
+    `seed`.
 
     Parameters
     ----------

@@ -219,9 +219,7 @@ class LinkLoader(NeighborLoader):
         return positions
 
     def _find(self, edges: Any, rows: Array, ids: Array) -> Array:
-        """Return the positions in `edges`, one of the sets that are sampled from, of all edges from the node with id ids[i] to local row
-        rows[i], for every i.
-        """
+        """Return the positions in `edges`, a set of edges, of all edges from node id ids[i] to local row rows[i], for every i."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]

@@ -328,8 +328,8 @@ def _draw_below(n: int | Array, random_bits: Array, counters: Array) -> Array:
 
 
 class Candidates:
-    """Links of this rank, with samplers of their negatives. A call (step, link row numbers) draws negatives and returns the `LinkGraph` of
-    the step. Calls are collective.
+    """Links of this rank, with samplers of their negatives. A call (step, link row numbers) draws negatives and returns the step's
+    `LinkGraph`, a graph with a list of links and negatives. Calls are collective.
 
     Construction is collective, too.
 

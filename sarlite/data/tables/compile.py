@@ -200,8 +200,8 @@ class _Compiler:
                 where = next(iter(counts.values()))[0]
                 raise ConfigError(f"{where}: rows of this file belong to no node, as only the edges name nodes; list "
                                   "the names in a file, names=FILE, or give a table, nodes=FILE")
-            return numbering._replace(n_nodes=agreed({"names": (numbering.listed_in, numbering.n_nodes), **counts}
-                                                     if numbering.listed_in else {"": ("", numbering.n_nodes)}))
+            return numbering._replace(n_nodes=common_row_count({"names": (numbering.listed_in, numbering.n_nodes), **counts}
+                                                               if numbering.listed_in else {"": ("", numbering.n_nodes)}))
         top, where = largest(ends)
         by_edges = source.count is None and not counts
         n = top + 1 if by_edges else _count(source, top, where, counts)
@@ -280,7 +280,7 @@ class _Compiler:
         return self._workspace.within(name)
 
 
-def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
+def common_row_count(rows_of_files: dict[str, tuple[object, int]]) -> int:
     """Return the number of rows that all files with a row per node have; raise a DataError if two files differ. `rows_of_files` maps a
     name, such as "labels", to (file, its number of rows).
     """
@@ -295,7 +295,7 @@ def _count(node_source, largest_id, edge_file, rows_of_files):
     {name: (file, number of rows)}. Raise a DataError unless it exceeds `largest_id`, the largest id in `edge_file`.
     """
     where_counted, field = node_source.counted_in
-    n = agreed({**({} if node_source.count is None else {field: (where_counted, node_source.count)}), **rows_of_files})
+    n = common_row_count({**({} if node_source.count is None else {field: (where_counted, node_source.count)}), **rows_of_files})
     if n <= largest_id and node_source.count is None:
         field, (file, _) = next(iter(rows_of_files.items()))
         raise DataError(f"{file}: {field}: {n} rows, but {edge_file} has node id {largest_id}")
