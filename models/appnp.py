@@ -75,8 +75,8 @@ class APPNP(nn.Module):
         return z
 
     def _step(self, g: LayerGraph, z: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (Z_{k+1}, H) at the destinations of the layer's graph `g`, from z = Z_k and `prediction` = H, both at the layer's
-        sources.
+        """Compute one step of propagation: return (Z_{k+1}, H) at the destinations of the layer's graph `g`, from z = Z_k and
+        `prediction` = H at its sources.
         """
         prediction = g.dst(prediction)
         return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * prediction, prediction

@@ -78,8 +78,8 @@ class GCNII(nn.Module):
         return self.last(self.dropouts[-1](h, g.dst_ids))
 
     def _layer(self, k: int, g: LayerGraph, h: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (output of layer number `k`, H_0), both at the destinations of the layer's graph `g`, from the input rows h and
-        `initial` = H_0, both at its sources.
+        """Compute layer number `k`: return (output, H_0) at the destinations of the layer's graph `g`, from the input rows h and
+        `initial` = H_0 at its sources.
         """
         initial = g.dst(initial)
         spread = g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym")

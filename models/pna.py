@@ -71,8 +71,8 @@ def _concat(*tensors: Tensor) -> Tensor:
 
 
 def _scalers(graph: LayerGraph, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return (s, 1 / s) for each destination, (n_dst, 1) of `dtype` each. s = log(d + 1) / delta, where d is the in-degree and delta
-    the mean of log(d + 1) over all ranks. Collective.
+    """Return (s, 1 / s) for each destination, two arrays (n_dst, 1) of `dtype`. s = log(d + 1) / delta, where d is the in-degree
+    and delta the mean of log(d + 1) over the rows of all ranks. Collective.
     """
     delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]

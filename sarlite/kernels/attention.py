@@ -210,7 +210,7 @@ def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, end
                     sums: Array | None = None, accumulate: bool = True) -> None:
     """Compute the gradients dz, dsrc and ddst of attention from `g`, the output's gradient, and `ends`, the result of
     `attend_ends`. The edges are a CSR by source (t_indptr, t_indices); z, src, `slope` and `dropout` are as in `attend`. dz and
-    dsrc are added to, or overwritten if `accumulate` is False; `sums`, if given, collects ddst by thread.
+    dsrc are added to, or overwritten if `accumulate` is False; `sums`, if not None, collects ddst separately for each thread.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one
@@ -262,8 +262,8 @@ def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, end
 
 
 def attend_backward_finish(sums: Array, ddst: Array) -> None:
-    """Add the partial sums `sums` that the threads of `attend_backward` computed to the gradient `ddst`: ``ddst += sum_t sums[t]``, in
-    the order of t.
+    """Add `sums`, the gradient of the destination scores by thread that `attend_backward` computed, to the gradient `ddst`: ``ddst
+    += sum_t sums[t]``, in the order of t.
 
     Parameters
     ----------

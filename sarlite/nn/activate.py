@@ -37,8 +37,8 @@ def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistic
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
     """Return dropout(f(y + beta)). y is x, or with `statistics` the normalised (x - mean) * inv_std * gamma; f is the function
-    named `kind`, with factor `alpha` for "elu". `mask` is the dropout mask (None: no dropout); `overwrite` writes the result over
-    x.
+    `kind`, "identity", "relu" or "elu" (with factor `alpha`). `mask` is the dropout mask (None: no dropout); `overwrite` writes the
+    result over x.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ class Group:
             self._parameters[0].touched = []
 
     def frozen(self) -> list[slice]:
-        """Return the ranges, in the raveled array, of the parameters whose `requires_grad` is False."""
+        """Return the ranges, in the flattened array of values, of the parameters whose `requires_grad` is False."""
         return [where for p, where in zip(self._parameters, self.slices) if not p.requires_grad]
 
     def changed(self) -> None:

@@ -185,8 +185,8 @@ class Module:
                 todo.extend([(_join(name, n), m) for n, m in module._members(Module)][::-1])
 
     def _members(self, kind: type[K]) -> Iterator[tuple[str, K]]:
-        """Yield (dotted name, object) for each object of class `kind` in this module's attributes or in lists, tuples and dicts
-        there. Inner modules are not searched.
+        """Yield (dotted name, object) for each object of class `kind` among this module's attributes, also in lists, tuples and
+        dicts there. Inner modules are not searched.
         """
         for name, value in vars(self).items():
             yield from _find(name, value, kind)

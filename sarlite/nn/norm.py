@@ -58,8 +58,8 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, M2) of the union of disjoint sets of rows, where M2 = sum (x - mean)^2. `moments` has (number
-    of rows, mean, M2) of each set.
+    """Return (number of rows, mean, m2) of the union of disjoint sets of rows, where m2 = sum (x - mean)^2. `moments` has such a
+    triple for each set.
 
     Parameters
     ----------
@@ -178,8 +178,9 @@ class BatchNorm(Module):
 
     def activated(self, x: Tensor, comm: Communicator, *, kind: str = "identity", mask: kernels.Mask | None = None,
                   overwrite: bool = False) -> Tensor:
-        """Return f(y) with dropout, where y is x after batch norm over the ranks of `comm`, and f is the function named `kind`.
-        `mask` is the dropout mask (None: no dropout); `overwrite` writes the result over x. Collective.
+        """Return f(y) with dropout, where y is x after batch norm over the ranks of `comm`, and f is the function `kind`,
+        "identity", "relu" or "elu". `mask` is the dropout mask (None: no dropout); `overwrite` writes the result over x.
+        Collective.
         """
         check_input("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._recorded_moments is not None) and not hasattr(comm, "allgather"):

@@ -38,7 +38,7 @@ class EdgeSums:
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
         """Begin the backward pass of sums that were multiplied by `scale`, a factor for each row (None: 1), and whose gradient is
-        `g`. Return (gradient, factors), where the gradient's rows are yet to be multiplied by the factors (None: 1). Here this is
+        `g`. Return (gradient, factors): the rows of the gradient must yet be multiplied by the factors, if not None. Here this is
         (g, scale), in exact numerics (g * scale, None).
 
         Parameters
@@ -318,8 +318,8 @@ class SoftmaxSum:
         self._begun = True
 
     def finish(self) -> tuple[Array, Array, Array, None]:
-        """Return (output, m, 1 / l, None), where m, (n_dst, n_heads), is the largest score and l the sum of exponentials. In exact
-        numerics the last item is the largest absolute value of each column of z, which fast numerics does not need.
+        """Return (output, m, 1 / l, largest): first attention's output; then, (n_dst, n_heads) each, the largest score m and the
+        inverse of the sum of exponentials l; then the largest absolute value of each column of z in exact numerics, None here.
         """
         kernels.attend_finish(self._m, self._l, self._out)
         return self._out, self._m, self._l, None

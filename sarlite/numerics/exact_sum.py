@@ -170,8 +170,8 @@ class Exact:
         return out.reshape(shape)
 
     def share(self, x):
-        """Return the sum of all values of x over all ranks on rank 0, and 0 on the other ranks, so that the allreduce which follows
-        returns this sum.
+        """Return this rank's summand of the sum of x over all ranks: in exact numerics rank 0 has the whole sum and the other ranks
+        have 0, so that the allreduce which follows returns this sum.
         """
         total = self.column_sums(np.ascontiguousarray(x, np.float64).reshape(-1, 1), True)[0]
         return total if self.comm.rank == 0 else total * 0
@@ -187,9 +187,9 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Bound the norm of each column of the matrices `arrays`: return (list with integer exponents e, (F,), for each matrix, bit
-        length of the number of rows). The norm of column f is at most 2^e[f]. With `across`, the rows of all ranks count, else only
-        this rank's rows.
+        """Bound the norm of each column of the matrices `arrays`. Return (exponents, n_bits): first a list with integers e, (F,),
+        for each matrix, so that the norm of column f is at most 2^e[f]; then the bit length of the number of rows. With `across`,
+        the rows of all ranks count, else only this rank's rows.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -308,8 +308,9 @@ class Exact:
     # ---- norms
 
     def batch_moments(self, x, comm):
-        """Return (number of rows, mean of each column, sum of each column's squared deviations from its mean) over the rows of x on
-        all ranks, in float64. `comm` is ignored, as this object has a communicator. Collective.
+        """Return (count, mean, m2) over the rows of x on all ranks, in float64: first the number of rows; then the mean of each
+        column; then each column's sum of squared deviations from the mean. `comm` is ignored, as this object has a communicator.
+        Collective.
         """
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])

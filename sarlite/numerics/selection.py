@@ -108,8 +108,8 @@ def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
 
 @by_numerics
 def sums_follow() -> bool:
-    """Return True if the gradient of a replicated parameter (the same on every rank) is this rank's share, which must be summed
-    over ranks, as in fast numerics. In exact numerics the result is False, because the vjp has already summed the gradient over
+    """Return True if the gradient of a replicated parameter (the same on every rank) is only this rank's summand, which must be
+    summed over ranks, as in fast numerics. Return False in exact numerics, because the vjp has already summed the gradient over
     ranks.
     """
     return True

@@ -11,23 +11,23 @@ from sarlite.tape import Tensor, ops
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array
 
-_COUNT = "sarlite.count"
+_FACTOR = "sarlite.factor"
 
 
-def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
-    """Return a copy of `message` that multiplies the result of its function by `counts`, (n_edges,). If the result is a pair (score,
-    value), only the value is multiplied.
+def counted(message: fn.Message, factors: Array | Tensor) -> fn.Message:
+    """Return a copy of `message` that multiplies the result of its function by `factors`, (n_edges,). If the result is a pair
+    (score, value), only the value is multiplied.
     """
 
     def scaled(out, edge):
-        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+        return out * edge[_FACTOR].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
 
     @functools.wraps(message.function)
     def times(src, dst, edge):
         out = message.function(src, dst, edge)
         return (out[0], scaled(out[1], edge)) if isinstance(out, tuple) else scaled(out, edge)
 
-    return message._replace(function=times, edge={**message.edge, _COUNT: counts})
+    return message._replace(function=times, edge={**message.edge, _FACTOR: factors})
 
 
 def multiplied(message: fn.MulEdge) -> fn.Message:

@@ -92,7 +92,8 @@ class BackwardPass(Protocol):
         """
 
     def finish(self) -> list[Array | None]:
-        """Return the other gradients: of each input that peers do not fetch, then of each captured value.
+        """Return the other gradients: first of each input that peers do not fetch; then of each tensor that the operator captured,
+        such as one from outside that a message function reads.
 
         An entry is None if the gradient is not wanted.
         """

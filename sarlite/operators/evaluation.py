@@ -46,8 +46,9 @@ class Sizes(NamedTuple):
 
 
 def order(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Return the cheapest evaluation order of A X W, for X = `x` and W = `weight`, that is possible on `graph`; or `forced`, if it is
-    not None. The result is one of `ORDERS`, equal on all ranks.
+    """Return the cheapest evaluation order of A X W, for X = `x` and W = `weight`, that is possible on `graph`: "product" for A (X
+    W), "first" for (A X) W, or "inside", which multiplies each message by W; or return `forced`, if it is not None. All ranks get
+    the same result.
 
     For a relation, the order and the cost of both orders are added to the graph's evaluation log.
 
@@ -77,7 +78,8 @@ def order(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = 
 
 
 def _orders(graph: LayerContract, x: Tensor) -> tuple[str, ...]:
-    """Return the evaluation orders of A X W, with X = `x`, that are possible on `graph`, a graph or one relation.
+    """Return the evaluation orders of A X W, with X = `x`, that are possible on `graph`, a graph or one relation: some of
+    "product", "first" and "inside".
 
     With narrow rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
     rounds different rows, so with a choice the results would depend on the number of ranks.
@@ -124,7 +126,9 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 @by_numerics
 def choices(*orders: str) -> tuple[str, ...]:
-    """Return the evaluation orders among the arguments that the current numerics ("fast" or "exact") supports."""
+    """Select from the evaluation orders `orders`, such as "product" and "first", the ones that the current numerics ("fast" or
+    "exact") supports.
+    """
     return orders
 
 

@@ -117,8 +117,8 @@ def copy_src(x: Tensor) -> CopySrc:
 
 
 def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
-    """Return the message m_ij = x_j W, with W = `weight`, for the reducers sum, mean and sym. `evaluation` is the order of the sum over
-    edges and the product with W; None takes the cheaper order.
+    """Return the message m_ij = x_j W, with W = `weight`, for the reducers sum, mean and sym. `evaluation` "product" multiplies by
+    W before the sum over edges, "first" after the sum, "inside" within each message; None takes the cheapest.
 
     Parameters
     ----------

@@ -150,19 +150,21 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class Numbered(NamedTuple):
-    """Input of a `ReplayStep`: a tensor that the message function received or created, by its number in order of appearance."""
+    """Input of a recorded primitive: a tensor that the message function received or created, by its number in order of appearance."""
 
     number: int
 
 
 class Captured(NamedTuple):
-    """Input of a `ReplayStep`: a tensor from outside the message function, compared by identity. The tape detects changes of its values."""
+    """Input of a recorded primitive: a tensor from outside the message function, compared by identity. The tape detects changes of
+    its values.
+    """
 
     tensor: Tensor
 
 
 class Value(NamedTuple):
-    """Input of a `ReplayStep`: an array or number from outside the message function, compared by value."""
+    """Input of a recorded primitive: an array or number from outside the message function, compared by value."""
 
     value: Any
     checksum: int | None
@@ -222,7 +224,9 @@ class Program(recording.Observer):
         self._numbered.append(tensor)
 
     def _input(self, x: Any) -> Numbered | Captured | Value:
-        """Return `x`, an input of a primitive, as a `Numbered`, `Captured` or `Value`."""
+        """Return `x`, an input of a primitive, in the form that is recorded: a `Numbered` if the message function received or
+        created it, a `Captured` tensor from outside, else a `Value`.
+        """
         if id(x) in self._numbers:
             return Numbered(self._numbers[id(x)])
         if isinstance(x, Tensor):
@@ -271,7 +275,7 @@ def _checksum(x):
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Return True if two `Numbered`, `Captured` or `Value` stand for the same input."""
+    """Return True if two inputs of recorded primitives, each a `Numbered`, `Captured` or `Value`, stand for the same tensor or value."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Numbered):
@@ -284,7 +288,7 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _describe(x: Numbered | Captured | Value) -> str:
-    """Return text about a `Numbered`, `Captured` or `Value`, for error messages."""
+    """Return text about an input of a recorded primitive, a `Numbered`, `Captured` or `Value`, for error messages."""
     if isinstance(x, Numbered):
         return "a tensor of the message's own"
     value = x.tensor if isinstance(x, Captured) else x.value

@@ -26,7 +26,8 @@ KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
 class KeptSums(NamedTuple):
-    """Cache {reducer: output} of the aggregations of one constant tensor over a graph, and the reducer of the call that uses the cache.
+    """Cache of the aggregations of one constant tensor over a graph, {reducer: output}, together with the reducer of the call that
+    uses it.
 
     Attributes
     ----------

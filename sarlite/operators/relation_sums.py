@@ -46,8 +46,8 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """Operator of one relation among the relations that share a fetch (an exchange of source rows), with the numbers of the
-    operator's inputs among the inputs of the fetch.
+    """Operator of one relation among the relations that share a fetch (an exchange of source rows), with the positions of its
+    inputs among the inputs of the fetch.
 
     Attributes
     ----------
@@ -79,7 +79,8 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Position of each output in one flat array. An output is the sum over all relations into one node type.
+    """Place of each output in one flat array, so that one tape primitive can return all of them. An output is the sum over all
+    relations into one node type.
 
     Attributes
     ----------
@@ -97,8 +98,8 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[tuple[Key, tuple[int, ...], ArrayDType]]) -> "Layout":
-        """Return the layout of `outputs`, a list of (key, shape, dtype) with an item for each relation. Outputs with the same key are
-        added, so they share a position.
+        """Return the Layout (place of each output in one flat array) of `outputs`, a list of (key, shape, dtype) with an item for
+        each relation. Outputs with the same key are added, so they share a place.
 
         Raises
         ------
@@ -127,8 +128,8 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator for all relations that share an exchange of source rows. For each block of edges it runs the operator of every relation
-    (a `Member`).
+    """Operator for all relations that share an exchange of source rows: for each block of edges it runs the operator of every
+    relation (a `Member`).
 
     The members add to views of the flat `Context.out`.
 
@@ -327,7 +328,8 @@ tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
-    """Return {key: sum of the aggregations in `fetches` and of the products x W with this key}. Collective, forward and backward.
+    """Return {key: sum} of all aggregations and products with this key, such as a node type. `fetches` has a list of (relation,
+    key, Call) for each exchange of source rows; `products` lists (key, x, W), whose term is x W. Collective, forward and backward.
 
     Parameters
     ----------
@@ -393,7 +395,8 @@ class _Numbering:
 
 
 class _Draft:
-    """Builder of a `SharedFetch`: `number_inputs` runs for all fetches first, then `finish`, which numbers captured values.
+    """Builder of a `SharedFetch`, the operator of relations that share an exchange of source rows. All builders run `number_inputs`
+    before the first runs `finish`, because the numbers of captured values follow the numbers of all inputs.
 
     Attributes
     ----------
@@ -404,8 +407,8 @@ class _Draft:
     """
 
     def number_inputs(self, numbering: _Numbering, calls: list[Summand]) -> None:
-        """Add the input tensors of `calls`, (relation, key, Call) each, to `numbering`; store their positions in `numbers` and
-        `member_inputs`. Inputs that ranks fetch from each other come first.
+        """Append the input tensors of `calls`, (relation, output key, Call) each, to the list `numbering`; store their positions in
+        `numbers` and `member_inputs`. Inputs that ranks fetch from each other come first.
         """
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
@@ -433,8 +436,9 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs: int, captured: list[Node | Tensor], layout: Layout) -> SharedFetch:
-        """Return the `SharedFetch`, whose outputs have the positions in `layout`. Append the values that its operators captured to
-        the list `captured`; their numbers follow the numbers of the primitive's `n_inputs` input tensors.
+        """Finish building, after `number_inputs` ran for all exchanges: return the `SharedFetch`, the operator that fetches source
+        rows once for all its relations. `layout` says where in one flat array each output is. Append to `captured` the tensors that
+        the operators use besides the primitive's `n_inputs` inputs; captured[i] becomes input number n_inputs + i.
         """
         members, first = [], len(captured)
         for (graph, key, call), inputs in zip(self.calls, self.member_inputs):

@@ -98,7 +98,7 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return a copy of an array in the memory layout `layout`, such as "strided" or "read-only".
+    """Return a copy of an array in the memory layout `layout`: "plain", "read-only", "strided", "transposed" or "broadcast".
 
     `layout` is a name in LAYOUTS or GRADIENT_LAYOUTS, or is BROADCAST, for arrays whose elements are all equal.
     """

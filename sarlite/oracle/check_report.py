@@ -100,8 +100,8 @@ class Report:
 
     @property
     def coverage(self) -> dict[str, int]:
-        """Dict of {level of the check: number of comparisons}, followed by {"not covered: REASON": number of comparisons that were
-        not made}.
+        """Numbers of comparisons, as a dict: first of the comparisons made, with the level of the check as key; then of the
+        comparisons not made, with keys "not covered: REASON".
         """
         return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
 

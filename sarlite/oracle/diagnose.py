@@ -42,8 +42,8 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this cause also explains `other`, the wrong array of another case; False if the cause does not, or cannot
-        be tested on other cases.
+        """Return True if this cause also explains `other`, the wrong array of another case; False if it does not, or if the cause
+        can only be tested on its own case.
         """
         return self.confirms is not None and self.confirms(other)
 
@@ -71,9 +71,9 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text: str, search: Callable[[Difference], object], key: object, difference: Difference) -> Cause:
-    """Return a Cause with the text `text`, a wrong assumption of the kernel. `key` is the value that search(difference) has
-    returned. The cause is confirmed by the wrong array of another case of the same operation if `search` returns `key` for that
-    array, too.
+    """Return a Cause with the text `text`, which names a wrong assumption of the kernel. `key` is the value that search(difference)
+    has returned. If `search` returns the same value for the wrong array of another case of the same operation, that confirms the
+    cause.
     """
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
@@ -150,8 +150,8 @@ def _factor(difference: Difference) -> float | None:
 
 
 def located(difference: Difference) -> Cause | None:
-    """Return a Cause that names lost, repeated or misrouted edges which together explain every wrong row in `difference`; None
-    if no edges do.
+    """Return a Cause (a line of text) that names lost, repeated or misrouted edges which together explain every wrong row in
+    `difference`; None if no edges do.
     """
     if (named_edge := next(assumptions.named_edges(difference), None)) is not None:
         return Cause(*named_edge, support=1)

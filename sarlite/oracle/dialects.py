@@ -46,7 +46,7 @@ BY_HEAD = StateLayout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, 
 
 
 class StateEntry(NamedTuple):
-    """Name and layout that a library's layer has for one parameter in its state dict."""
+    """Name and layout of one parameter of a layer in the state dict of a library."""
 
     name: str
     layout: StateLayout = AS_IS
@@ -153,8 +153,8 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
     """Parse `names`, words such as "aggr=reduce" (library's name = oracle's name), to {library's attribute: (oracle's attribute,
-    value map)}. A value map is {library's value: oracle's value}; `values` has the maps by the library's attribute. The map is
-    empty for an attribute whose values are the same in both.
+    values)}. `values` translates the attribute's values from the library to the oracle, as a dict; an attribute whose values are
+    the same in both has an empty dict.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
@@ -290,8 +290,8 @@ def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return {library's parameter name: shape in the library's layout} of a layer for `shapes`, {paper's parameter name: shape
-    in the paper's layout}. `dialect` is the library.
+    """Translate `shapes`, {parameter: shape} of a layer in the paper's names and layouts, to the names and layouts of the library
+    `dialect`.
     """
     table = state_entries(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}

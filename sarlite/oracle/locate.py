@@ -79,9 +79,9 @@ class EdgeSum:
 
 
 def edge_sum_of(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. It sums the
-    rows of the arrays in `senders`, which are joined side by side. Return None for another operation or output, a maximum or
-    minimum, or added self loops.
+    """Return an EdgeSum, the operands of the sum over edges that computes `output`, "out" or "dx", of an spmm case. The summed rows
+    are the rows of the arrays in `senders`, joined side by side. Return None for another operation or output, a maximum or minimum,
+    or added self loops.
 
     `senders` holds the rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """
@@ -217,8 +217,8 @@ def _change(edge_sum: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -
 
 
 def describe(edge_sum: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return (text, edges): one line that describes `changes`, the errors of the sums in `edge_sum`, and the (src, dst) of each
-    edge that it names.
+    """Return (text, edges): first a line that describes `changes`, the errors of the sums in `edge_sum`; then (src, dst) of each
+    edge that the line names.
     """
     texts, edges, pending = [], [], list(changes)
     while pending:

@@ -193,7 +193,7 @@ def _only(value, rows):
 
 
 def _before(difference):
-    """Return this rank's expected rows of the previous call, which a rank with stale buffers would return."""
+    """Return the rows that this rank should have returned in the previous call; a rank with stale buffers returns them again."""
     return difference.predicted(difference.before.case, difference.before.cotangents)
 
 
@@ -201,14 +201,16 @@ def _before(difference):
 
 
 def _same_elsewhere(difference):
-    """Yield a Cause that explains nothing, and says if the other ranks returned the same gradient of the parameter."""
+    """Yield a Cause (a line of text about a wrong result) for gradients of a parameter that no guess explains: if the other ranks
+    returned the same gradient.
+    """
     other = next((q for q, array in enumerate(difference.arrays) if array.tobytes() != difference.got.tobytes()), None)
     agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {difference.rank}"
     yield Cause(f"{NOTHING}{agreement}")
 
 
 def _permuted(difference):
-    """Yield a Cause if the rank returned the expected rows of `difference` in another order."""
+    """Yield a Cause (a line of text about a wrong result) if the rank returned the expected rows of `difference` in another order."""
     if difference.got.ndim < 2 or not 2 <= len(difference.got) <= MOST_ROWS:
         return
     rows, value = (array.reshape(len(array), -1) for array in reversed(difference.as_float64))
@@ -228,8 +230,8 @@ def _permuted(difference):
 
 
 def _touched_rows(difference):
-    """Yield a Cause that explains nothing, and says how many elements are wrong, and if all of them are in rows with edges from
-    other ranks.
+    """Yield a Cause (a line of text about a wrong result) for results that no guess explains: the number of wrong elements, and if
+    all are in rows with edges from other ranks.
     """
     bad, edges, owner = np.nan_to_num(difference.ratio) > 1, difference.case.edges, difference.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {difference.rank} differ"

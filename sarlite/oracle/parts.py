@@ -103,7 +103,7 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """A case that is divided among ranks: the case, its cotangents, and the rank of each node.
+    """A case that is divided among ranks: the case, the gradients of its outputs, and the rank of each node.
 
     Attributes
     ----------
@@ -124,7 +124,9 @@ class Division:
     size: int
 
     def rows(self, rank: int, kind: str) -> Array:
-        """Return the global row numbers of `rank`: the edges into its nodes if `kind` is "edge", else its nodes."""
+        """Return the global row numbers that `rank` owns: the numbers of the edges into its nodes if `kind` is "edge", else of its
+        nodes.
+        """
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:

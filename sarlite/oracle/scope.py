@@ -18,7 +18,8 @@ _NEEDED_ARRAYS = {"weights": ("weight",), "scores": ("scores", "el", "er"), "mas
 
 @dataclass
 class Scope:
-    """Widths, kinds of values, largest degrees and sizes of the cases that a check has run.
+    """Record of the inputs that a check has covered (widths, kinds of values, degrees and sizes), to name the inputs that its
+    verdict does not cover.
 
     Attributes
     ----------

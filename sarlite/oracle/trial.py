@@ -29,7 +29,8 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """One function under test with its reference, options, worker thread and report; all levels of one check share one Trial.
+    """Runs a function under test for all levels of one check: calls the function in a thread, compares results with the reference,
+    and collects wrong results as findings of a report.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 
@@ -102,17 +103,17 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the memory layouts of the cotangents that the next call of the vjp gets: all layouts if `every_layout`, else
-        one, in turn.
+        """Return the memory layouts (see `call.GRADIENT_LAYOUTS`) of the output gradients that the next call of the vjp gets: all
+        layouts if `every_layout`, else one, in turn.
 
         Layouts that the function under test refused are left out.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], refusable_layout: str = "") -> Result | None:
-        """Return `function(case)`, with the case's arrays converted for the function under test; if it fails, add a finding and
-        return None. An exception for arrays in a `refusable_layout` means that the function declines the case, which then counts
-        as not covered.
+        """Return `function(case)`, with the case's arrays converted for the function under test; if the call fails, add a finding
+        and return None. If the arrays are in a `refusable_layout`, such as "strided arrays", an exception declines the case, which
+        then counts as not covered.
 
         Parameters
         ----------

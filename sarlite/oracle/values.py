@@ -73,9 +73,10 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of probes (inputs with exact results) for an operation: ("codes",), or ("codes", "signed") if `wide_sums`
-    is True, for sums in a wider format than the inputs. Softmax and attention have "equal" scores, "saturated" scores (one winner
-    in each row), or both. `width` is the inputs' number of columns, `values` their kind of special values.
+    """Return the kinds of probes (inputs with exact results) for an operation: ("codes",), or ("codes", "signed") if `wide_sums` is
+    True, for sums in a wider format than the inputs. Softmax and attention instead have "equal" scores, "saturated" scores (one
+    winner in each row), or both. `width` is the inputs' number of columns, `values` their kind of special values (a key of
+    `corpus.VALUES`).
     """
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
@@ -150,8 +151,9 @@ class ProbeScores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a copy of `case` whose inputs have special values of the kind `values`, such as "nan". Inputs that the kind does not
-    concern, such as weights for most kinds, are unchanged.
+    """Return a copy of `case` whose inputs have special values of the kind `values`: "negative", "ties", "unreachable", "nan",
+    "weights", "denormal", "scores" or "masked". Inputs that the kind does not concern, such as weights for most kinds, are
+    unchanged.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 def _block_ends(group: list[int], ends: list[int]) -> list[int]:
     """Return the columns at which the blocks of a `group` of source ranks end. A group of one rank has a block for each range of
-    its columns, and `ends` are the ends of the ranges. Several ranks share one block, and `ends` are the ends of the ranks.
+    its rows, and `ends` are the ends of the ranges. Several ranks share one block, and `ends` are the ends of the ranks' columns.
     """
     return ends if len(group) == 1 else ends[-1:]
 

@@ -281,8 +281,8 @@ class NoFetch:
 
 
 class Push(Transfer):
-    """Context that sends the gradients of peers' rows to the rows' owners, and adds to `d_arrays` the gradients of this rank's rows
-    that peers send.
+    """Context that sends the gradients of peers' rows to the rows' owners, and receives the gradients of this rank's rows from
+    peers, which are added to `d_arrays`.
 
     Parameters
     ----------

@@ -110,7 +110,9 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 
 def _var(x: Array, axis: Axis, keepdims: bool, ddof: int) -> tuple[Array, Array, np.float64]:
-    """Return (variance of x over `axis`, mean with keepdims=True, divisor n - ddof, or 0 if that is negative)."""
+    """Return (variance, mean, divisor) of x over `axis`: the mean keeps its axes (keepdims=True), and the divisor of the variance
+    is n - ddof, or 0 if that is negative.
+    """
     mean = reductions.mean(x, axis, keepdims=True)
     n, centred = reductions.count(x, axis), x - mean
     divisor = np.float64(n - ddof if n > ddof else 0)  # a NumPy scalar, because division by Python's 0 would raise

@@ -66,7 +66,9 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
     grads = _gradients(out, weights, tensors)
 
     def slope(t: Tensor, v: Array) -> float:
-        """Return the finite difference (L(t + eps v) - L(t - eps v)) / (2 eps) of the loss L, where `t` is one of the inputs."""
+        """Return the finite difference (L(t + eps v) - L(t - eps v)) / (2 eps) of the loss L in the direction `v`, where `t` is one
+        of the inputs.
+        """
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
     for i, t in enumerate(tensors):

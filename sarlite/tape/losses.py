@@ -299,8 +299,8 @@ primitive(  # the sum of a rank's values
 def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None,
                     *, weight: Operand | None = None, reduction: str = "mean") -> Tensor:
     """Return the sum of -weight (t log p + (1 - t) log(1 - p)) over the values in the selected `rows` (None: all), divided by
-    `count` (by default their number on this rank). t are the targets and p = sigmoid(logits). `reduction` "sum" leaves out the
-    division, "none" the sum too.
+    `count` (None: the number of these values on this rank). t are the targets and p = sigmoid(logits). `reduction` "sum" leaves out
+    the division, "none" the sum too.
 
     Parameters
     ----------
@@ -353,8 +353,8 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
 
 def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the sum of weight (x - targets)^2 over the values in the selected `rows`, divided by `count` (by default their number
-    on this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
+    """Return the sum of weight (x - targets)^2 over the values in the selected `rows`, divided by `count` (None: the number of
+    these values on this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
 
     `targets` is an array or a Tensor of x's shape, which may want a gradient. See `bce_with_logits` for the other
     parameters, the result and the errors.
@@ -371,8 +371,8 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
 
 def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the sum of weight |x - targets| over the values in the selected `rows`, divided by `count` (by default their number on
-    this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
+    """Return the sum of weight |x - targets| over the values in the selected `rows`, divided by `count` (None: the number of these
+    values on this rank). `weight` is 1 by default. `reduction` "sum" leaves out the division, "none" the sum too.
 
     The gradient is 0 where x and the target are equal. See `mse` for the parameters, the result and the errors.
 
@@ -413,8 +413,8 @@ def _broadcast(name: str, array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def mean_share(losses: Tensor, count: float | None = None) -> Tensor:
-    """Return sum(losses) / count, this rank's share of a mean. If `count` is the number of losses on all ranks, the shares sum to
-    the mean over all ranks; by default it is this rank's number.
+    """Return sum(losses) / count, this rank's summand of a mean over ranks. If `count` is the number of losses of all ranks, the
+    sum over ranks is the mean of all losses; by default `count` is this rank's number.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ def retaining(again: bool) -> AbstractContextManager[None]:
 
 
 class Application(NamedTuple):
-    """One call of a primitive, with its inputs and result, as an `Observer` receives it.
+    """One call of a primitive, with its inputs and result: what an `Observer`, such as a profiler, receives.
 
     Attributes
     ----------

@@ -257,9 +257,7 @@ def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
 
 
 def _peek(index: Operand) -> Array:
-    """Return `index` as an array for a check alone, so that reading a tensor here does not count as a read of its values
-    (`recording.Reads`).
-    """
+    """Return `index` as an array for a check alone: if it is a tensor, this does not count as a read of its values (`recording.Reads`)."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
