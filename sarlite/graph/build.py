@@ -123,6 +123,8 @@ def _edge_index(caller_index: Array, n_caller_edges: int) -> Array:
         Length of the caller's edge list.
     """
     from_caller = caller_index >= 0
+    if len(caller_index) == n_caller_edges and from_caller.all():
+        return caller_index
     remains = np.zeros(n_caller_edges, bool)
     remains[caller_index[from_caller]] = True
     index = np.empty_like(caller_index)

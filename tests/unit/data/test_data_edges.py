@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sarlite.errors import DataError
-from sarlite.structure import edges as module
 from sarlite.structure.edges import ascending, csr_by_dst, destinations, is_symmetric, row_chunks
 from sarlite.structure.part_edges_csr import is_sorted
 
@@ -121,12 +120,6 @@ def test_the_order_in_which_rows_ascend_is_stable(rows, n_nodes):
 
 @settings(max_examples=50, deadline=None)
 @given(edge_lists(), st.booleans())
-def test_numbers_too_large_to_be_packed_are_sorted_too(edges, undirected):
+def test_edges_sorted_in_small_chunks_are_those_sorted_at_once(edges, undirected):
     expected = csr_by_dst(*edges, undirected=undirected, edge_index=True)
-    indptr, origin = module._grouped(edges[1].astype(np.uint32), edges[2], key_bits=0)
-    assert np.array_equal(indptr, np.concatenate(([0], np.cumsum(np.bincount(edges[1].astype(np.uint32), minlength=edges[2])))))
-    again = module._grouped(edges[1].astype(np.uint32), edges[2])[1]
-    assert origin.tolist() == np.argsort(edges[1], kind="stable").tolist() == again.tolist()
-    for one, other in zip(csr_by_dst(*edges, undirected=undirected, edge_index=True, chunk=2), expected):
-        assert np.array_equal(one, other)
     assert np.array_equal(csr_by_dst(*edges, undirected=undirected, chunk=3)[1], expected[1])
