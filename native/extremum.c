@@ -11,29 +11,31 @@
 
 /* Compare one candidate row with the best values so far. The candidate wins if there is no best value yet, if it is
  * better, if it is NaN and the best value is not (so that an error stays visible), and at a tie if its priority is
- * lower; two NaN tie. */
-SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *restrict rank, const T *restrict row, int n,
-                                  I label, int64_t label_rank, T sign)
+ * lower; two NaN tie. rank is NULL where labels are the priorities. `sign` is a constant where this is inlined. */
+SAR_INLINE void NAME(take_better)(const int sign, T *restrict best, I *restrict arg, I *restrict rank, const T *restrict row,
+                                  int n, I label, I label_rank)
 {
     for (int f = 0; f < n; f++) {
         T new = row[f], old = best[f];
-        int better = (sign * new > sign * old) | ((new != new) & (old == old));
+        int better = (sign > 0 ? new > old : new < old) | ((new != new) & (old == old));
         int tie = (new == old) | ((new != new) & (old != old));
-        int take = (arg[f] < 0) | better | (tie & (label_rank < rank[f]));
+        int take = (arg[f] < 0) | better | (tie & (label_rank < (rank ? rank : arg)[f]));
         best[f] = take ? new : old;
         arg[f] = take ? label : arg[f];
-        rank[f] = take ? label_rank : rank[f];
+        if (rank) rank[f] = take ? label_rank : rank[f];
     }
 }
 
-/* Compute the rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
-static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
-                               const T *restrict x, int sign, int64_t n_feat, int64_t begin, int64_t end)
+/* Compute the rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. `sign` and
+ * `ordered` (labels->order is not NULL) are constants where this is inlined. */
+SAR_INLINE int NAME(extremum_rows)(const int sign, const int ordered, T *restrict out, I *restrict arg, const NAME(sar_csr) *csr,
+                                   const NAME(sar_labels) *labels, const T *restrict x, int64_t n_feat, int64_t begin, int64_t end)
 {
-    const int64_t *restrict indptr = csr->indptr, *restrict order = labels->order;
+    const int64_t *restrict indptr = csr->indptr;
     const I *restrict indices = csr->indices, *restrict rows = csr->rows, *restrict label = labels->label;
+    const I *restrict order = labels->order;
     const int64_t n_edges = indptr[csr->n_rows], n_order = labels->n_order;
-    int64_t rank[COLUMNS];
+    I rank[COLUMNS];
     int status = SAR_OK;
     for (int64_t i = begin; i < end; i++)
     for (int64_t first = 0; first < n_feat; first += COLUMNS) {
@@ -41,21 +43,21 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_
         int64_t to = rows ? (int64_t)rows[i] : i;
         T *restrict best = out + to * n_feat + first;
         I *restrict arg_i = arg + to * n_feat + first;
-        for (int f = 0; f < n; f++) {
-            if (order && arg_i[f] >= n_order) return SAR_LABEL_OUT_OF_BOUNDS;
-            rank[f] = order && arg_i[f] >= 0 ? order[arg_i[f]] : (int64_t)arg_i[f];
+        for (int f = 0; ordered && f < n; f++) {
+            if (arg_i[f] >= n_order) return SAR_LABEL_OUT_OF_BOUNDS;
+            rank[f] = arg_i[f] >= 0 ? order[arg_i[f]] : -1;
         }
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e++) {
             int64_t r = indices ? (int64_t)indices[e] : e;
             if (indices && e + EDGES_AHEAD < n_edges)
                 for (int f = 0; f < n; f += LANES) SAR_PREFETCH(x + indices[e + EDGES_AHEAD] * n_feat + first + f);
             int64_t candidate = label ? (int64_t)label[e] : labels->offset + r;
-            if (candidate < 0 || (order && candidate >= n_order)) {
+            if (candidate < 0 || (ordered && candidate >= n_order)) {
                 status = SAR_LABEL_OUT_OF_BOUNDS;
                 continue;
             }
-            NAME(take_better)(best, arg_i, rank, x + r * n_feat + first, n, (I)candidate,
-                              order ? order[candidate] : candidate, (T)sign);
+            NAME(take_better)(sign, best, arg_i, ordered ? rank : NULL, x + r * n_feat + first, n, (I)candidate,
+                              ordered ? order[candidate] : (I)candidate);
         }
     }
     return status;
@@ -81,7 +83,10 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_
     {
         int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
         int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        status |= NAME(extremum_rows)(out, arg, csr, labels, x, sign, n_feat, begin, end);
+        if (labels->order && sign > 0) status |= NAME(extremum_rows)(1, 1, out, arg, csr, labels, x, n_feat, begin, end);
+        else if (labels->order) status |= NAME(extremum_rows)(-1, 1, out, arg, csr, labels, x, n_feat, begin, end);
+        else if (sign > 0) status |= NAME(extremum_rows)(1, 0, out, arg, csr, labels, x, n_feat, begin, end);
+        else status |= NAME(extremum_rows)(-1, 0, out, arg, csr, labels, x, n_feat, begin, end);
     }
     return status;
 }

@@ -4,7 +4,7 @@
 /* Labels of the candidate rows of an extremum, and the priority of labels at ties. */
 typedef struct {
     const I *label;         /* (n_edges); NULL: offset + r, r the row */
-    const int64_t *order;   /* (n_order): by label; NULL: the label itself */
+    const I *order;         /* (n_order): by label, 0 or more; NULL: the label itself */
     int64_t offset, n_order;
 } NAME(sar_labels);
 

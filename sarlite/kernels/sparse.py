@@ -205,6 +205,9 @@ def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Ar
     if sign not in (1, -1):
         raise ShapeError(f"sign must be 1 or -1, got {sign}")
     check_apart(out, x=x)
+    if order is not None:
+        fits = order.min(initial=0) >= 0 and order.max(initial=0) <= np.iinfo(index).max
+        order = (order if fits else np.unique(order, return_inverse=True)[1]).astype(index, copy=False)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
     labels = {"label": label, "order": order, "offset": int(offset), "n_order": 0 if order is None else len(order)}
     call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, csr, labels, x, int(sign), row_width(x))

@@ -50,13 +50,14 @@ def test_extremum_is_a_loop_over_edges(dtype, itype, kind, sign, labelled, order
 
 @every_type
 @pytest.mark.parametrize("sign", [1, -1])
-def test_extremum_does_not_depend_on_blocks(dtype, itype, sign):
-    """There is one call, or a call for each range of sources in any sequence, with ties broken by `order`."""
+@pytest.mark.parametrize("scale", [1, 2**33])
+def test_extremum_does_not_depend_on_blocks(dtype, itype, sign, scale):
+    """There is one call, or a call for each range of sources in any sequence, with ties broken by `order`, also by large numbers."""
     rng = np.random.default_rng(9)
     graph = Csr(rng.integers(0, 20, 500), rng.integers(0, 60, 500), 20, 60, itype)
     x, rank = rng.integers(-1, 2, (60, 21)).astype(dtype), rng.permutation(60)
 
-    def run(ranges):
+    def run(ranges, rank=rank * scale):
         out, arg = np.zeros((20, 21), dtype), np.full((20, 21), -1, itype)
         for low, high in ranges:
             mine = (graph.src >= low) & (graph.src < high)
@@ -64,7 +65,7 @@ def test_extremum_does_not_depend_on_blocks(dtype, itype, sign):
             kernels.extremum(block.indptr, block.indices, x[low:high], out, arg, sign=sign, offset=low, order=rank)
         return out, arg
 
-    whole = run([(0, 60)])
+    whole = run([(0, 60)], rank)
     for ranges in ([(0, 20), (20, 60)], [(50, 60), (0, 10), (10, 50)]):
         for a, b in zip(whole, run(ranges), strict=True):
             np.testing.assert_array_equal(a, b)
