@@ -11,7 +11,8 @@ from sarlite.nn import Linear, Parameter, glorot
 
 
 class AttentionConv(Conv):
-    """Base class of attention layers: the weights W, a_src and a_dst of the heads, the residual matrix and the bias.
+    """Base class of attention layers, which holds their parameters: W, a_src and a_dst of the heads, the residual matrix and the
+    bias.
 
     Parameters
     ----------

@@ -94,8 +94,8 @@ class Ending:
         self._end(lambda: self.say_stacks(text))
 
     def end_together(self, text, last_words):
-        """Print `text` and the stacks of this rank's threads, wait a second for the other ranks' texts, print `last_words`, then end
-        every rank.
+        """Print `text` and the stacks of this rank's threads; wait a second, so that other ranks can print their texts; print
+        `last_words`; then end every rank.
 
         Does not return.
         """

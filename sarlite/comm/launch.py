@@ -25,8 +25,8 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (name of the environment variable with the number of ranks, that number, True if it counts the ranks of all machines).
-    Without an MPI launcher return (None, None, True).
+    """Return (variable, n_ranks, is_total): first the name of the environment variable with the number of ranks; then that number;
+    then True if it counts the ranks of all machines. Without an MPI launcher return (None, None, True).
     """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):

@@ -193,9 +193,9 @@ class GraphSet(Unchanging):
             "graph_ids: each node must be in exactly one graph, and one rank must own all nodes and edges of a graph"))
 
     def _local(self):
-        """Return (row number of this rank's first node, in-edges of `members`, in-edges of `nodes`) for this rank. The graph
-        `members` has an edge from each node to its graph, `nodes` has the edges between nodes. Row numbers count the nodes of all
-        ranks. The first call is collective.
+        """Return (first row, in-edges of `members`, in-edges of `nodes`) of this rank: first the row number of this rank's first
+        node; then the edges from each node to its graph; then the edges between nodes. Row numbers count the nodes of all ranks.
+        The first call is collective.
         """
         if self._local_edges is None:  # a cached_property has a lock that ranks as threads would share
             first = sum(self.comm.allgather(self.n_src)[: self.comm.rank])
@@ -204,8 +204,8 @@ class GraphSet(Unchanging):
 
 
 def _checked(nodes: Graph, indptr: ArrayLike, indices: ArrayLike, graph_ids: ArrayLike) -> tuple[InEdges, Array]:
-    """Check the arguments of GraphSet; return (InEdges whose row k lists the nodes of the k-th graph, ids of the graphs as an
-    integer array).
+    """Check the arguments of GraphSet; return (members, ids): first InEdges whose row k lists the nodes of the k-th graph; then the
+    ids of the graphs as an integer array.
     """
     _check_nodes(nodes)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
@@ -235,8 +235,8 @@ def _graphs_of(graph: Graph, graph_ids: ArrayLike, n_graphs: int | None) -> tupl
 
 
 def _owners(graph: Graph, graph_of: Array, n_graphs: int, n_parts: int, parts: str | ArrayLike, seed: int) -> Array:
-    """Return the MPI rank of each graph, (n_graphs,) int32: the array `parts`, checked, or the division that the method named
-    `parts` computes for `n_parts` ranks. Node i of `graph` is in graph graph_of[i].
+    """Return the MPI rank of each graph, (n_graphs,) int32: `parts` itself, checked, if it is an array; else the division into
+    `n_parts` ranks by the method that `parts` names, seeded by `seed`. Node i of `graph` is in graph graph_of[i].
     """
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)

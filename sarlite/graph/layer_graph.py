@@ -503,8 +503,8 @@ class LayerGraph(SharedState):
         return [values for _, values in sorted(columns, key=lambda each: each[0])]
 
     def edges_of(self, block: Edges | Bundle) -> Edges:
-        """Return the edges of `block` that belong to this graph, as Edges. A block also has the edges of all relations that share
-        one fetch of source rows with this graph.
+        """Return the edges of `block` that belong to this graph, as Edges; a block may also have the edges of other relations,
+        which share one fetch of source rows with this graph.
         """
         return sets_of(block)[self.relation_index]
 

@@ -177,8 +177,9 @@ def _store_constant_sums(graphs: Mapping[Relation, LayerGraph], calls: Mapping[A
 
 
 def _sum_key(relation: Relation, graph: LayerGraph, call: operator_table.Call) -> Relation | str:
-    """Return the key of the sum that a relation's output is added to. Relations into one node type are added up under the type; a
-    relation with a fetch of its own, or with a weight that multiplies its sum afterwards, is its own key.
+    """Return the key of the sum that a relation's output is added to: the destination type, so that relations into one type are
+    added up. A relation with a fetch of its own, or with a weight that multiplies its sum afterwards, has a sum and a key of its
+    own.
     """
     separate = graph.has_own_exchange or call.weight is not None
     return relation if separate else relation[2]

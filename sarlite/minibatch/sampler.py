@@ -190,7 +190,8 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Function that picks in-edges of the seeds, then in-edges of the sources of these edges, and so on, once for each layer.
+    """Picks the sampled edges of a batch: in-edges of the seeds, then in-edges of the sources of these edges, and so on, once for
+    each layer.
 
     Parameters
     ----------
@@ -256,8 +257,8 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Return the rows and layers of the batch whose outputs are the rows `seeds`, drawn with the random numbers of `step`. Edges at
-        the positions without[k] of edge set k are not picked; None leaves out no edges.
+        """Return a Sampled (the rows and layers of a batch) for the output rows `seeds`, drawn with the random numbers of `step`.
+        Edges at the positions without[k] of edge set k are not picked; None leaves out no edges.
 
         Parameters
         ----------
@@ -281,8 +282,8 @@ class Sampler:
         return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
     def _sampled(self, seeds: Array, request: SampleRequest) -> Sampled:
-        """Return the rows and layers of the batch for the rows `seeds`, from the last layer to the first; `request` has the step, the
-        edges to leave out, and the times.
+        """Sample the layers of a batch for the rows `seeds`, from the last layer to the first, and return them with the batch's
+        rows (Sampled). `request` has the step, the edges to leave out, and the times.
         """
         with self._lock:
             try:
@@ -301,8 +302,8 @@ class Sampler:
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows: Array, layer: int, request: SampleRequest) -> tuple[Array, Layer]:
-        """Sample in-edges of `rows` for layer number `layer`. Return (`rows` followed by the local sources that are new, the `Layer`);
-        `request` has the step and the edges to leave out.
+        """Sample in-edges of `rows` for layer number `layer`. Return (all rows, the Layer): first `rows` followed by the local
+        sources that are new; then the sampled edges with the rows at their ends. `request` has the step and the edges to leave out.
         """
         n_dst = len(rows)
         picks = [self._picked(edges, rows, layer, request, left) for edges, left in zip(self.sets, request.without)]

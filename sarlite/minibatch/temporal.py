@@ -285,8 +285,9 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Return the rows and layers of the batch for the rows `seeds`, each at its time in `times` (None: the stored times of the
-        seeds). Edges at the positions without[k] of edge set k are not picked.
+        """Return a Sampled (the rows and layers of a batch) for the output rows `seeds`, each at its time in `times` (None: the
+        stored times of the seeds). The draws use the random numbers of `step`; edges at the positions without[k] of edge set k are
+        not picked.
         """
         columns = self._checked(seeds)
         times = self._seed_times[np.asarray(seeds, np.int64)] if times is None else times

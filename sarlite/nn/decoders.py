@@ -155,8 +155,8 @@ class DistMult(_Relation):
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
-        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
-        scores (n, n_out).
+        of the learned row that scores link i. With `relation` None, the only learned row scores all links; several rows score every
+        link, and the result is (n, n_out).
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -196,8 +196,8 @@ class ComplEx(_Relation):
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
-        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
-        scores (n, n_out).
+        of the learned row that scores link i. With `relation` None, the only learned row scores all links; several rows score every
+        link, and the result is (n, n_out).
         """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
@@ -227,8 +227,8 @@ class TransE(_Relation):
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
-        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
-        scores (n, n_out).
+        of the learned row that scores link i. With `relation` None, the only learned row scores all links; several rows score every
+        link, and the result is (n, n_out).
         """
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
@@ -267,8 +267,8 @@ class RotatE(_Relation):
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
-        of the learned row that scores link i. None stands for the only learned row, or if there are several, for all of them:
-        scores (n, n_out).
+        of the learned row that scores link i. With `relation` None, the only learned row scores all links; several rows score every
+        link, and the result is (n, n_out).
         """
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
@@ -312,8 +312,8 @@ class MLP(Module):
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). relation[i] is the number
-        of the output that scores link i. None stands for the only output, or if there are several, for all of them: scores (n,
-        n_out).
+        of the output that scores link i. With `relation` None, the only output scores all links; several outputs score every link,
+        and the result is (n, n_out).
         """
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()

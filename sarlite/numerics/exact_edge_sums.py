@@ -175,8 +175,9 @@ class GridSum:
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Split each value of `g`, (n, F), into one float64 for each level (exponent range) of the exact sums; return (n, levels
-        * F). The first part is the value, rounded to a multiple of a power of two. The second part is the rounded remainder.
+        """Split each value of `g`, (n, F), into the one or two float64 numbers (levels) that exact sums store, side by side: (n,
+        levels * F). The first is the value rounded to a multiple of a power of two; the second, for float64, is the rounded
+        remainder.
         """
         remainder, levels = g.astype(np.float64), []
         with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level

@@ -379,8 +379,8 @@ def named(name, comm):
 
 
 def _columns(x):
-    """Return x unchanged if it is a `CentredColumns` or `DenseColumns`, whose columns can be summed exactly; return any other
-    matrix as a `DenseColumns`.
+    """Return x as a matrix whose columns can be summed exactly: unchanged if it is a `CentredColumns` or `DenseColumns`, else as a
+    `DenseColumns`.
     """
     return x if isinstance(x, CentredColumns | DenseColumns) else DenseColumns(np.ascontiguousarray(x))
 

@@ -21,7 +21,8 @@ Drawer = Callable[[np.random.Generator, tuple[int, ...], Attributes], Array]  # 
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """Definition of an operation or layer: a formula with its inputs, outputs and attributes.
+    """Definition of an operation or layer, from which its expected results are computed: a formula with inputs, outputs and
+    attributes.
 
     Parameters
     ----------

@@ -166,7 +166,7 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x with every exact element as a single finished term. The magnitude of such an element, before the sum of the
+        """Return x as finished values, no longer sums of several terms: the magnitude of an exact element, before the sum of the
         absolute values of its terms, becomes |value|.
         """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)

@@ -36,8 +36,8 @@ Kind = Callable[[Trial, Case, np.random.Generator], Invariant]
 
 
 def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant that renumbering the rows and reordering the edges of `case` at random renumbers the rows of the
-    result in the same way. `rng` draws both permutations; `trial` holds the reference.
+    """Return the Invariant (an equation between results) that renumbering the rows and reordering the edges of `case` at random
+    renumbers the rows of the result in the same way. `rng` draws both permutations; `trial` holds the reference.
     """
     edges = case.edges
     src, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
@@ -54,8 +54,8 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant that the results for two random halves of the edges of `case` add up to the result for all edges.
-    `rng` draws the halves; `trial` holds the reference.
+    """Return the Invariant (an equation between results) that the results for two random halves of the edges of `case` add up to
+    the result for all edges. `rng` draws the halves; `trial` holds the reference.
     """
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
@@ -65,8 +65,8 @@ def split(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant that repeating every edge of `case` doubles a sum, and leaves any other reduction unchanged. `trial`
-    holds the reference; `rng` is unused.
+    """Return the Invariant (an equation between results) that repeating every edge of `case` doubles a sum, and leaves any other
+    reduction unchanged. `trial` holds the reference; `rng` is unused.
     """
     twice, factor = np.tile(np.arange(case.n_edges), 2), 2 if _sums(case) else 1
     other = _with(trial, case, case.edges.select(twice), "doubled", {"edge": twice})
@@ -74,8 +74,8 @@ def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant that one more source and one more destination without edges leave the other rows of the result for
-    `case` unchanged. `trial` holds the reference; `rng` is unused.
+    """Return the Invariant (an equation between results) that one more source and one more destination without edges leave the
+    other rows of the result for `case` unchanged. `trial` holds the reference; `rng` is unused.
     """
     edges = case.edges
     more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
@@ -86,8 +86,8 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the Invariant f(x) + f(y) = f(x + y) of the function f under test on the graph of `case`. `rng` draws x and y,
-    arrays of small integers; `trial` is unused.
+    """Return the Invariant (an equation between results) f(x) + f(y) = f(x + y) of the function f under test on the graph of
+    `case`. `rng` draws x and y, arrays of small integers; `trial` is unused.
     """
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
     cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})

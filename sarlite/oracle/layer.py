@@ -85,8 +85,9 @@ def rows_of(edges: EdgeList, n_in: int) -> Shapes:
 
 
 def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: State) -> set[str]:
-    """Return the names in the state dict `state` that hold second copies of weights, which torch saves for weights that sources and
-    destinations share. The set is empty unless attributes["share_weights"] is True. `layer` and the dialect determine the names.
+    """Return the names in the state dict `state` that hold second copies of weights: torch saves a weight that sources and
+    destinations share under two names. The set is empty unless attributes["share_weights"] is True. `layer` and the dialect
+    determine the names.
 
     Raises
     ------

@@ -172,8 +172,8 @@ def _in_edges(edge_sum, v):
 
 
 def _one_change(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
-    """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often; else None.
-    `edge_sum` has the operands of the sum; `codebook` finds the source whose row is the difference.
+    """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often (a Change);
+    else None. `edge_sum` has the operands of the sum; `codebook` finds the source whose row is the difference.
     """
     factors = [1.0] if edge_sum.weight is None else np.unique(np.abs(edge_sum.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
@@ -184,8 +184,8 @@ def _one_change(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Array
 
 
 def _two_changes(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
-    """Return the two Changes that together explain `difference`, the error of row v's sum; None unless exactly one pair does.
-    `edge_sum` has the operands of the sum; `codebook` finds sources by their rows.
+    """Return the two Changes (terms lost or counted too often) that together explain `difference`, the error of row v's sum; None
+    unless exactly one pair does. `edge_sum` has the operands of the sum; `codebook` finds sources by their rows.
     """
     in_edges, candidates = _in_edges(edge_sum, v), {}
     carried = edge_sum.rows[edge_sum.edges.src[in_edges]] * (1.0 if edge_sum.weight is None else edge_sum.weight[in_edges, None])
@@ -204,9 +204,9 @@ def _two_changes(edge_sum: EdgeSum, codebook: Codebook, v: int, difference: Arra
 
 
 def _change(edge_sum: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
-    """Return the Change for a row v whose sum has the row of source u `factor` times too often (if negative, too rarely). The
-    Change names an edge from u of weight `factor` or -`factor` among `in_edges`, the numbers of the edges into v. Return None if a
-    term is lacking, and no edge has this weight.
+    """Return the Change (an error in a sum) for a row v whose sum has the row of source u `factor` times too often (if negative,
+    too rarely). The Change names an edge from u of weight `factor` or -`factor` among `in_edges`, the numbers of the edges into v.
+    Return None if a term is lacking, and no edge has this weight.
     """
     edges_from_u = in_edges[edge_sum.edges.src[in_edges] == u]
     for e in edges_from_u:
@@ -244,7 +244,9 @@ def describe(edge_sum: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
 
 
 def _elsewhere(a: Change, b: Change) -> bool:
-    """Return True if two Changes are one misrouted edge: its own row lacks the edge's term, and another row has the term instead."""
+    """Return True if two Changes (terms lost or counted too often) are one misrouted edge: the edge's row lacks its term, and
+    another row has the term instead.
+    """
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 

@@ -134,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
-    """Return the References that command-line words such as ["spmm", "reduce=mean", "softmax"] name, here the mean of spmm, and
+    """Return the list of References that command-line words name: ["spmm", "reduce=mean", "softmax"] gives spmm with a mean, and
     softmax. Without words, return all of OPERATIONS.
 
     Raises

@@ -53,8 +53,8 @@ class Scope:
         self.max_values = max(self.max_values, edges.n_edges * entry.width)
 
     def gaps(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
-        """Return one line that lists inputs which no case covered, such as larger degrees. `levels`, `repeats` (further calls on
-        the same input), `dtype` and `index_dtype` are the check's options.
+        """Return one line that lists inputs which no case covered, such as larger degrees. `reference` is the checked operation;
+        `levels`, `repeats` (further calls on the same input), `dtype` and `index_dtype` are the check's options.
         """
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text

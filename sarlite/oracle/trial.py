@@ -204,8 +204,8 @@ class Trial:
     def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
         """Add a finding of `verdict` and `level` at the first wrong element of `difference`; the mask `bad` marks the wrong
-        elements. `cause` is its cause unless `searches`, which run after the last case, find a better one. `fields` set further
-        fields of the Finding.
+        elements. The finding has the cause `cause`, unless `searches`, which run after the last case, find a better one. `fields`
+        set further fields of the Finding.
         """
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
         row, column = _row_and_column(index, bad.shape)

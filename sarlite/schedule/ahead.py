@@ -55,7 +55,7 @@ class Ahead(Generic[T]):
 
     def _may_continue(self, wait=True):
         """Return True once the consumer has permitted the generator to produce one more item; False if the generator must end. With
-        wait=False return at once, and False if there is no permit yet.
+        wait=False the call returns at once, with False if there is no permit yet.
         """
         if self._goes_on:
             try:

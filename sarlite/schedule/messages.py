@@ -46,8 +46,8 @@ def allocate(n_rows: int, templates: Sequence[Template | None], zero: bool = Fal
 
 
 def sections(buffer: Array, n_rows: int, templates: Sequence[Template | None]) -> tuple[Any, ...]:
-    """Return a view of each array, (n_rows, ...), in the bytes `buffer` of a message. A template, (shape of one row, dtype), describes
-    each array; None gives None.
+    """Return a list of views of the arrays, (n_rows, ...) each, in the bytes `buffer` of a message. A template, (shape of one row,
+    dtype), describes each array; None gives None.
     """
     return tuple(None if template is None else _section(buffer, start, n_rows, template)
                  for template, start in zip(templates, layout(n_rows, templates)[0]))

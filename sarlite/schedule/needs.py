@@ -138,7 +138,9 @@ class Needs(NamedTuple):
         return [[next(blocks) for _ in _block_ends(group, group_ends)] for group, group_ends in zip(groups, ends)]
 
     def _column_offsets(self) -> tuple[list[int], int]:
-        """Return (first CSR column of each rank's rows, number of CSR columns), both counted over all blocks."""
+        """Return (offsets, n_columns): first the CSR column at which each rank's rows begin; then the number of all CSR columns.
+        Both count the columns of all blocks.
+        """
         offsets, end = [0] * self.size, 0
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])

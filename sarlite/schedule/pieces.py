@@ -87,8 +87,8 @@ class Piece(NamedTuple):
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:
-        """Return a list of `n` pieces that divide the columns of this piece's block into ranges of nearly equal size. The piece must
-        have exactly one arrival.
+        """Divide this piece (a block of edges with its source rows) into a list of `n` pieces, one for each of `n` nearly equal
+        ranges of the block's columns. The rows of the piece must come from one peer, in one exchange.
         """
         if n == 1:
             return [self]

@@ -114,8 +114,8 @@ def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs) -> str | None:
-    """Return the text of the first error in the rows that ranks send each other for `pieces`, by comparing their global ids with the
-    blocks' columns; None without an error. Collective.
+    """Return the text of the first error in the rows that ranks send each other for `pieces`: rows whose global ids are not the ids
+    of the blocks' columns. Return None without an error. `needs` has the rows that ranks need. Collective.
     """
     pieces = list(pieces)
     arrivals = [arrival for piece in pieces for arrival in piece.arrivals]

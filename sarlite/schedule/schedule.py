@@ -275,7 +275,7 @@ class Options(NamedTuple):
 
     @property
     def mode_value(self) -> Mode:
-        """The option `mode` as a `Mode` object, with the number of peers at once from the option `peers_at_once`, unless that is None."""
+        """The option `mode` as a `Mode` object; if the option `peers_at_once` is set, the mode takes that number of peers at once."""
         mode = MODES[self.mode] if isinstance(self.mode, str) else self.mode
         return mode if self.peers_at_once is None else replace(cast(Sequential, mode), peers_at_once=self.peers_at_once)
 

@@ -197,9 +197,9 @@ def _assign_within_limits(score: Array, weights: Array, loads: Array, most: Arra
 
 
 def _first_that_fit(score: Array, best: Array, weights: Array, room: Array) -> tuple[Array, Array]:
-    """Decide which nodes may enter the part that each prefers, `best`; return (nodes sorted by this part, mask of the sorted nodes
-    that may enter). Nodes enter a part as long as the sums of their `weights`, (n_counts, n), fit into its `room`, (n_counts,
-    n_parts). The nodes whose `score` drops most in any other part come first.
+    """Decide which nodes may enter the part that each prefers, `best`. Return (nodes, admitted): first the nodes sorted by this
+    part; then a mask of the sorted nodes that may enter. Nodes enter a part as long as the sums of their `weights`, (n_counts, n),
+    fit into its `room`, (n_counts, n_parts). The nodes whose `score` drops most in any other part come first.
     """
     top = score[np.arange(best.size), best]
     others = score.copy()

@@ -109,8 +109,8 @@ def partition(indptr: Array, indices: Array, n_parts: int, method: str = "metis"
 
 
 def _evenly(n_nodes: int, n_parts: int, method: str, seed: int) -> Array:
-    """Return the part of each node, so that part sizes differ by at most 1: consecutive ranges of ids, or a random choice if
-    `method` is "random".
+    """Divide the nodes into parts whose sizes differ by at most 1, and return the part of each node: consecutive ranges of ids, or
+    for `method` "random" a random choice seeded by `seed`.
     """
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks

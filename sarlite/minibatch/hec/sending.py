@@ -207,8 +207,9 @@ class DemandPush:
             self._put(lists.rows, 0, features[lists.rows])
 
     def _new_sent_record(self) -> list[Array]:
-        """Return a new record of the versions sent to each peer: an array with an entry for each row of the peer's list, -1 for a
-        row that was not sent, else the step that computed the version. Return [] if a version may be sent again.
+        """Return a list with an array for each peer that records which rows were sent to it: an entry for each row of the peer's
+        list, the step that computed the sent row, or -1 if it was not sent. Return [] if the same version of a row may be sent
+        again.
         """
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
