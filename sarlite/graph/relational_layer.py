@@ -56,9 +56,9 @@ class RelationalLayer:
     def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]]], reducer: str, *,
                   self_terms: Mapping[str, tuple[Tensor, Tensor]] | None = None, evaluation: str | None = None,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> dict[str, Tensor]:
-        """Return {node type: rows (n_dst, ...)}: each relation's messages, reduced by `reducer`, are summed over the relations into
-        the type; x W is added for (x, W) in `self_terms`. `evaluation` fixes if `fn.linear` multiplies before or after the sum
-        (None: the cheaper). Collective.
+        """Return {node type: rows (n_dst, ...)}: the messages of each relation, reduced by `reducer`, are summed over the relations
+        into the type. `self_terms`, {node type: (x, W)}, adds x W (`own` is a former name). `evaluation` "inside" multiplies by the
+        weight of `fn.linear` in each message, "first" after the sum (None: the cheaper). Collective.
 
         out_i = sum over relations r into i's type of (reduce over r's in-edges (j, i) of messages[r]).
 

@@ -358,8 +358,8 @@ class RelationEdges(EdgeSet):
         return low
 
     def edge_ids(self, positions: Array) -> Array:
-        """Return the position of each edge among the edge values of the whole graph, before it was divided, (n,) int64. `positions` are
-        the edges' positions in this CSR.
+        """Return the index of each edge into the edge values of the undivided graph, (n,) int64. `positions` are the edges'
+        positions in this CSR.
         """
         places = positions if self._places is None else self._places[positions]
         ids, numbers = self.graph.explicit_edge_ids, self._numbers

@@ -190,8 +190,8 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Picks the sampled edges of a batch: in-edges of the seeds, then in-edges of the sources of these edges, and so on, once for
-    each layer.
+    """Function that samples the edges of a batch: in-edges of the seeds, then in-edges of the sources of these edges, and so on,
+    once for each layer.
 
     Parameters
     ----------

@@ -213,7 +213,9 @@ class FloatSum:
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return an accumulator of the same row shape and dtype that adds to `array` in place (None: to no array yet)."""
+        """Return an accumulator for rows of the same shape and dtype that adds to `array` in place; None if there is no array until
+        `start`.
+        """
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":

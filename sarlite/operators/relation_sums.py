@@ -287,8 +287,8 @@ def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def pull_products(numbers: set[int]) -> None:
-        """Add to `gradients` the gradients of x and W of each product x W whose x is an input with a number in `numbers`. The
-        gradient of x is added to earlier gradients of x in place.
+        """Compute the gradients of x and W of each product x W whose x is an input with a number in `numbers`, and store them in
+        the list `gradients`. The gradient of x is added to earlier gradients of x in place.
         """
         for (key, x, weight), (rows, matrix) in zip(operator.products, pairs):
             if x in numbers and wants_grad[weight]:

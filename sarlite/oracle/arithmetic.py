@@ -268,7 +268,9 @@ class BoundArithmetic:
     # ---- parts of bounds
 
     def _total(self, x: BoundTerm) -> Array:
-        """Return the error bound of each element of the BoundTerm x, error + (e^growth - 1) * (magnitude + error), shape of x."""
+        """Return the error bound of each element of x, an array with error bounds: error + (e^growth - 1) * (magnitude + error),
+        shape of x.
+        """
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
@@ -294,9 +296,9 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return BoundTerm(value, magnitude, error, growth) for the result of an operation with `rounds` roundings. If `rounds` is
-        not 0, the error is enlarged by the change that underflow can cause in these roundings. The error is Inf where the value may
-        overflow.
+        """Return the result of an operation as a BoundTerm, an array with error bounds, of value, magnitude, error and growth. If
+        its `rounds`, the number of roundings, is not 0, the error is enlarged by the change that underflow can cause in them. The
+        error is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)
@@ -330,8 +332,8 @@ def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Ar
 
 
 def _map_fields(f: Callable[[Any], Array], x: BoundTerm) -> BoundTerm:
-    """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of
-    `x`. `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
+    """Apply `f` to the value, magnitude and error of `x`, an array with error bounds; return a BoundTerm of the results, with the
+    growth of `x`. `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
     """
     return BoundTerm(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 

@@ -25,7 +25,7 @@ _KEYS = ("value", "magnitude", "grain")
 
 @dataclass(frozen=True, eq=False)
 class GrainedArray:
-    """Array whose elements are multiples of known powers of two, called grains.
+    """Array of values, each with a grain (a power of two that divides all terms of the value), to prove which values are exact.
 
     Every partial sum of an element is exact in the floating type if the element's magnitude is at most 2^bits grains.
 
@@ -46,7 +46,7 @@ class GrainedArray:
 
 def _moving(name: str) -> Callable[..., GrainedArray]:
     """Return the method `name` of ExactArithmetic, for a primitive that only rearranges elements, such as "transpose". The method
-    applies FloatArithmetic's method of the same name to each field of a GrainedArray.
+    applies FloatArithmetic's method of the same name to values, magnitudes and grains alike.
     """
 
     def moved(self, x, **options):
@@ -96,9 +96,9 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value: Array, magnitude: Array, grain: Array | float, values_are_sums: bool = False) -> GrainedArray:
-        """Return a GrainedArray of the sums `value`, whose terms are multiples of `grain` (powers of two) and whose partial sums
-        are at most `magnitude`. Sums that a rounding may change get the grain 0. With `values_are_sums`, partial sums need to fit
-        only the type of sums, and the finished values also the type that stores them.
+        """Return the sums `value` as a GrainedArray (values with grains that prove them exact). Their terms are multiples of
+        `grain` (powers of two), and partial sums are at most `magnitude`. Sums that a rounding may change get the grain 0. With
+        `values_are_sums`, partial sums need to fit only the type of sums, and the finished values also the type that stores them.
         """
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
         limit, most = (self.summed, self.most_summed) if values_are_sums else (self.limit, self.most)
@@ -131,8 +131,8 @@ class ExactArithmetic:
         return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, values_are_sums=True)
 
     def _function_values(self, x: GrainedArray, value: Array, is_exact: Array | bool) -> GrainedArray:
-        """Return `value`, a nonlinear function of x, as a GrainedArray. An element is proved exact if the element of x is proved
-        exact and `is_exact`, a mask or a single bool, is True.
+        """Return `value`, a nonlinear function of x, as a GrainedArray (values with grains that prove them exact). An element is
+        proved exact if the element of x is proved exact and `is_exact`, a mask or a single bool, is True.
         """
         return self._proved(value, np.abs(value), np.where(is_exact & (x.grain > 0), _lowest_bit(value), 0.0))
 

@@ -58,8 +58,8 @@ class Arithmetic(Protocol[T]):
         """Return the number x rounded to the floating type `dtype`, such as "float32"."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Convert x, an array or BoundTerm or other value of this arithmetic, to a BoundedArray of values and error bounds. The
-        bounds also cover `rounds` roundings that the caller applies to x later.
+        """Convert x, an array or other value of this arithmetic, to a BoundedArray of values and error bounds. The bounds also
+        cover `rounds` roundings that the caller applies to x later.
         """
 
 

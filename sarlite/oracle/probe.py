@@ -121,8 +121,8 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Return {output: BoundedArray} of a case. The error of an element is 0 if float arithmetic computes the element exactly in
-    any order of operations, else Inf. Results are cached as long as the case lives.
+    """Return {output: BoundedArray, values with error bounds} of a case. The error of an element is 0 if float arithmetic computes
+    the element exactly in any order of operations, else Inf. Results are cached as long as the case lives.
     """
     if case not in _outputs:
         outputs = reference.outputs(case, ExactArithmetic(case.format, case.accumulate))
@@ -131,8 +131,8 @@ def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
 
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, BoundedArray]:
-    """Return {input: BoundedArray}, the exact gradients of a case's inputs for `g`, the gradients of the outputs; a gradient with
-    an inexact element is left out. The last result of a case is cached.
+    """Return {input: BoundedArray, values with error bounds}, the exact gradients of a case's inputs for `g`, the gradients of the
+    outputs; a gradient with an inexact element is left out. The last result of a case is cached.
     """
     if case not in _gradients or _gradients[case][0] is not g:
         _gradients[case] = g, _exact_ones(reference.gradients(case, g, ExactArithmetic(case.format, case.accumulate)))

@@ -29,8 +29,8 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """Runs a function under test for all levels of one check: calls the function in a thread, compares results with the reference,
-    and collects wrong results as findings of a report.
+    """Caller of one function under test, for all levels of a check: it runs the function in a thread, compares results with the
+    reference, and collects wrong results as findings of a report.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 

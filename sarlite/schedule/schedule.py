@@ -175,7 +175,8 @@ BACKWARD = "push", "fetch"
 
 
 class Options(NamedTuple):
-    """Options of the exchange of rows between ranks: mode, prefetch, kind of backward pass, dtype of rows, peers at once.
+    """Options of a graph's exchange of rows between ranks: mode, prefetch depth, kind of backward pass, dtype of rows, and number
+    of peers at once.
 
     Attributes
     ----------

@@ -35,8 +35,8 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, mask: Array, first_row: int = 0) -> tuple["InEdges", Array]:
-        """Return (InEdges of the edges where `mask` is True, index of each into the edge values). `first_row` is the number of this
-        rank's first row in the whole graph; it shows which edges are self loops.
+        """Select the edges where `mask` is True; return (InEdges of these edges, index of each into the edge values). `first_row`
+        is the number of this rank's first row in the whole graph; it shows which edges are self loops.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ def find_error(edges: InEdges, n_rows: int) -> DataError | None:
 
 
 class EdgesByOwner(NamedTuple):
-    """In-edges of one part, grouped by the part that owns their sources.
+    """In-edges of one part, grouped by the part that owns their sources, so that the edges can be divided into blocks.
 
     Attributes
     ----------

@@ -63,8 +63,9 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, substitutes: Substitutes) -> tuple[Array, Array]:
-    """Return (destinations, positions in `part`) of up to n_wanted[i] further in-edges of each destination i of `layer`, drawn at
-    random. Their sources are among the layer's local sources `rows` or in the cache of `substitutes`.
+    """Pick at random up to n_wanted[i] further in-edges of each destination i of `layer`; return (destinations, positions): the
+    number i of each edge's destination, and the edge's position in `part`. Only edges are picked whose source is among the layer's
+    local sources `rows` or in the cache of `substitutes`.
 
     The edges are drawn at random from the in-edges that were not sampled and whose source row is in the batch or in the cache.
     """
