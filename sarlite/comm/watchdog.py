@@ -102,8 +102,9 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Report that this rank finished in `state` (a constant of this module); `digest` is a hash of its error. Return the last row of
-        each rank (progress, state, hash, milliseconds since progress), (size, 4), or None if not all ranks have finished within `seconds`.
+        """Report that this rank finished in `state` (a constant of this module); `digest` is a hash of its error. Return four
+        numbers of each rank, (size, 4): progress count, state, hash, and milliseconds since the last progress. Return None if not
+        all ranks have finished within `seconds`.
 
         Parameters
         ----------

@@ -394,8 +394,8 @@ def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], lis
 
 
 def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
-    """Return the row number in this rank's part of each row of `graph`, (n_dst,); None if row i of `graph` is row i of the part.
-    The part has the rows of node type types[t] from first[t] on; a `NodeType` may have fewer types, in another order.
+    """Return for each row of `graph`, (n_dst,), its row number in this rank's part; None if both count the rows alike. The part has
+    the rows of node type types[t] from row first[t] on; a `NodeType` may have fewer types, in another order.
     """
     if isinstance(graph, Graph):
         return None

@@ -48,7 +48,8 @@ class Seeds:
         self._epoch: tuple[int, list[Array]] = -1, []
 
     def __call__(self, step: int) -> Array:
-        """Return this rank's seeds of a global step as positions among the rank's training rows, (k,) int64.
+        """Return this rank's seeds of the training step `step`, counted over all epochs, as positions among the rank's training
+        rows, (k,) int64.
 
         The first call of each epoch is collective.
         """

@@ -325,8 +325,9 @@ def _shapes():
 
 
 def _special_values():
-    """Yield (family, arguments, tags, options) for the graphs on which inputs with special values, such as ties, are checked. The
-    graphs have rows without in-edges, rows without out-edges, or a row longer than a warp (32 threads of a GPU).
+    """Yield (family, arguments, tags, options), as `graph_specs` does, for the graphs on which inputs with special values, such as
+    ties, are checked. The graphs have rows without in-edges, rows without out-edges, or a row longer than a warp (32 threads of a
+    GPU).
     """
     yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:

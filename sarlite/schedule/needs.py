@@ -119,8 +119,8 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups: list[list[int]], n: int) -> list[list[Any]]:
-        """Return a list of blocks of edges for each list of source ranks in `groups`, of which the first is this rank alone. A list
-        of one peer has `n` blocks, one for each range of its rows; any other list has one block.
+        """Divide the edges into blocks by source rank: return a list of blocks for each list of ranks in `groups`, of which the
+        first is this rank alone. A list of one peer has `n` blocks, one for each range of its rows; any other list has one block.
         """
         offsets, n_columns = self._column_offsets()
         ends, src_ids, starts = [], [], []

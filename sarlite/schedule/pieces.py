@@ -60,7 +60,7 @@ class Arrival(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One unit of computation: a block of edges, and where the rows of the block's columns come from.
+    """One step of an aggregation: a block of edges, and the exchanges that bring the rows of its sources.
 
     The block's columns are this rank's rows if `own` is True; otherwise they are the rows of the arrivals, one after the other.
 

@@ -219,8 +219,8 @@ def owners(rows: Array, offsets: Array) -> Array:
 
 
 def needed_rows(sets: Sequence[InEdges], offsets: Array, rank: int) -> tuple[list[list[Any]], list[Array]]:
-    """Return (where, needs) for `sets`, a list of sets of in-edges of part `rank`. where[k][q] are the positions in sets[k] of the
-    edges from part q; needs[q] are the rows that part q must send. Part q owns rows offsets[q] .. offsets[q + 1] - 1.
+    """Return (where, needs) for `sets`, a list of sets of in-edges of part `rank`: where[k][q] are the positions in sets[k] of the
+    edges out of rows of part q; needs[q] are the rows that part q must send. Part q owns rows offsets[q] .. offsets[q + 1] - 1.
 
     Parameters
     ----------
