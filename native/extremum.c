@@ -7,7 +7,18 @@
 #ifndef COLUMNS
 #define COLUMNS 128
 #define EDGES_AHEAD 8
+#ifndef SAR_REGISTER
+#define SAR_REGISTER 16     /* bytes of a register; build.py says it for each instruction set */
 #endif
+#define WIDE ((int)(SAR_REGISTER / sizeof(T)))      /* values of a register */
+#endif
+
+/* Prefetch n > 0 values of a row: the cache line of each LANES of them, and the last one's, where a row starts inside a line. */
+SAR_INLINE void NAME(prefetch_columns)(const T *row, int n)
+{
+    for (int f = 0; f < n; f += LANES) SAR_PREFETCH(row + f);
+    SAR_PREFETCH(row + n - 1);
+}
 
 /* Compare one candidate row with the best values so far. The candidate wins if there is no best value yet, if it is
  * better, if it is NaN and the best value is not (so that an error stays visible), and at a tie if its priority is
@@ -50,7 +61,7 @@ SAR_INLINE int NAME(extremum_rows)(const int sign, const int ordered, T *restric
         for (int64_t e = indptr[i]; e < indptr[i + 1]; e++) {
             int64_t r = indices ? (int64_t)indices[e] : e;
             if (indices && e + EDGES_AHEAD < n_edges)
-                for (int f = 0; f < n; f += LANES) SAR_PREFETCH(x + indices[e + EDGES_AHEAD] * n_feat + first + f);
+                NAME(prefetch_columns)(x + indices[e + EDGES_AHEAD] * n_feat + first, n);
             int64_t candidate = label ? (int64_t)label[e] : labels->offset + r;
             if (candidate < 0 || (ordered && candidate >= n_order)) {
                 status = SAR_LABEL_OUT_OF_BOUNDS;
@@ -61,6 +72,104 @@ SAR_INLINE int NAME(extremum_rows)(const int sign, const int ordered, T *restric
         }
     }
     return status;
+}
+
+#if FLOAT_BITS == INDEX_BITS
+#define REGISTERS 4     /* of values, and as many of labels and of priorities, that one pass over the edges holds */
+
+typedef T NAME(values) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
+typedef I NAME(integers) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(I)), may_alias));
+
+/* The edges of row i for `width` columns, which n_reg registers cover; the last one ends with them and may overlap the one
+ * before, as a candidate that is compared twice changes nothing. The arguments and the result are those of extremum_rows; out,
+ * arg and x point to the first column. n_reg, sign and ordered are constants where this is inlined. */
+SAR_INLINE int NAME(extremum_pass)(const int n_reg, const int sign, const int ordered, T *restrict out, I *restrict arg,
+                                   const NAME(sar_csr) *csr, const NAME(sar_labels) *labels, const T *restrict x,
+                                   int64_t n_feat, int width, int64_t i)
+{
+    const int64_t *restrict indptr = csr->indptr;
+    const I *restrict indices = csr->indices, *restrict label = labels->label, *restrict order = labels->order;
+    const int64_t n_edges = indptr[csr->n_rows];
+    NAME(values) best[REGISTERS];
+    NAME(integers) best_arg[REGISTERS], rank[REGISTERS];
+    int at[REGISTERS], status = SAR_OK;
+#pragma GCC unroll 4
+    for (int v = 0; v < n_reg; v++) {
+        at[v] = v + 1 < n_reg ? v * WIDE : width - WIDE;
+        best[v] = *(const NAME(values) *)(out + at[v]);
+        best_arg[v] = *(const NAME(integers) *)(arg + at[v]);
+        for (int k = 0; ordered && k < WIDE; k++) {
+            if (best_arg[v][k] >= labels->n_order) return SAR_LABEL_OUT_OF_BOUNDS;
+            rank[v][k] = best_arg[v][k] >= 0 ? order[best_arg[v][k]] : -1;
+        }
+    }
+    for (int64_t e = indptr[i]; e < indptr[i + 1]; e++) {
+        int64_t r = indices ? (int64_t)indices[e] : e;
+        int64_t candidate = label ? (int64_t)label[e] : labels->offset + r;
+        if (indices && e + EDGES_AHEAD < n_edges)
+            NAME(prefetch_columns)(x + indices[e + EDGES_AHEAD] * n_feat, width);
+        if (candidate < 0 || (ordered && candidate >= labels->n_order)) {
+            status = SAR_LABEL_OUT_OF_BOUNDS;
+            continue;
+        }
+        const I label_rank = ordered ? order[candidate] : (I)candidate;
+#pragma GCC unroll 4
+        for (int v = 0; v < n_reg; v++) {
+            const NAME(values) new = *(const NAME(values) *)(x + r * n_feat + at[v]), old = best[v];
+            const NAME(integers) old_is_number = old == old, worse = sign > 0 ? new <= old : new >= old;
+            const NAME(integers) tie = (new == old) | (~old_is_number & (new != new));
+            const NAME(integers) lower = label_rank < (ordered ? rank[v] : best_arg[v]);
+            const NAME(integers) take = (best_arg[v] < 0) | (~worse & old_is_number) | (tie & lower);
+            best[v] = (NAME(values))(((NAME(integers))new & take) | ((NAME(integers))old & ~take));
+            best_arg[v] = ((I)candidate & take) | (best_arg[v] & ~take);
+            if (ordered) rank[v] = (label_rank & take) | (rank[v] & ~take);
+        }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < n_reg; v++) {
+        *(NAME(values) *)(out + at[v]) = best[v];
+        *(NAME(integers) *)(arg + at[v]) = best_arg[v];
+    }
+    return status;
+}
+
+/* The rows begin .. end as extremum_rows computes them, for n_feat >= WIDE. */
+SAR_INLINE int NAME(extremum_wide)(const int sign, const int ordered, T *restrict out, I *restrict arg, const NAME(sar_csr) *csr,
+                                   const NAME(sar_labels) *labels, const T *restrict x, int64_t n_feat, int64_t begin, int64_t end)
+{
+#define PASS(n_reg) status |= NAME(extremum_pass)(n_reg, sign, ordered, out + to * n_feat + f, arg + to * n_feat + f, csr, labels, x + f, \
+                                                  n_feat, width, i)
+    int status = SAR_OK;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t first = 0; first < n_feat; first += REGISTERS * WIDE) {
+            const int64_t to = csr->rows ? (int64_t)csr->rows[i] : i, f = first < n_feat - WIDE ? first : n_feat - WIDE;
+            const int width = n_feat - f < REGISTERS * WIDE ? (int)(n_feat - f) : REGISTERS * WIDE;
+            switch ((width + WIDE - 1) / WIDE) {
+            case 1: PASS(1); break;
+            case 2: PASS(2); break;
+            case 3: PASS(3); break;
+            default: PASS(4);
+            }
+        }
+    return status;
+#undef PASS
+}
+#endif
+
+/* Part of the rows with sign and order as constants. */
+static int NAME(extremum_part)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
+                               const T *restrict x, int sign, int64_t n_feat, int64_t begin, int64_t end)
+{
+#define ROWS(rows) \
+    if (labels->order && sign > 0) return NAME(rows)(1, 1, out, arg, csr, labels, x, n_feat, begin, end); \
+    if (labels->order) return NAME(rows)(-1, 1, out, arg, csr, labels, x, n_feat, begin, end); \
+    if (sign > 0) return NAME(rows)(1, 0, out, arg, csr, labels, x, n_feat, begin, end); \
+    return NAME(rows)(-1, 0, out, arg, csr, labels, x, n_feat, begin, end)
+#if FLOAT_BITS == INDEX_BITS
+    if (n_feat >= WIDE) { ROWS(extremum_wide); }
+#endif
+    ROWS(extremum_rows);
+#undef ROWS
 }
 
 /* (out, arg)[t,f] = better of (out, arg)[t,f] and (x[r,f], label) over the edges e of row i; t = rows[i], or i if
@@ -83,10 +192,7 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_
     {
         int64_t begin = sar_split_rows(indptr, n_dst, sar_team_rank(), sar_team_size());
         int64_t end = sar_split_rows(indptr, n_dst, sar_team_rank() + 1, sar_team_size());
-        if (labels->order && sign > 0) status |= NAME(extremum_rows)(1, 1, out, arg, csr, labels, x, n_feat, begin, end);
-        else if (labels->order) status |= NAME(extremum_rows)(-1, 1, out, arg, csr, labels, x, n_feat, begin, end);
-        else if (sign > 0) status |= NAME(extremum_rows)(1, 0, out, arg, csr, labels, x, n_feat, begin, end);
-        else status |= NAME(extremum_rows)(-1, 0, out, arg, csr, labels, x, n_feat, begin, end);
+        status |= NAME(extremum_part)(out, arg, csr, labels, x, sign, n_feat, begin, end);
     }
     return status;
 }
