@@ -96,6 +96,6 @@ def test_a_model_of_ones_own_is_tried_on_a_batch(here, tmp_path):
         "from sarlite import fn, nn\n\nclass Whole(nn.Module):\n    def __init__(self, n_in, n_out, *, hidden=8, layers=2, rng, dtype):\n"
         "        self.w = nn.Linear(n_in, n_out, rng=rng, dtype=dtype)\n\n    def __call__(self, graph, h):\n"
         "        return graph.aggregate(fn.copy_src(self.w(h)), 'mean')\n")
-    with pytest.raises(ConfigError, match=r"2 layers .*batch.layers\(2\)"):
+    with pytest.raises(ConfigError, match=r"2 layers: .*batch.layers\(2\)"):
         here(tmp_path / "run", *BATCHES, "--model", f"{tmp_path / 'm.py'}:Whole", "--epochs", 1)
     assert here(tmp_path / "run", "--batch-size", 10, "--fanouts", 3, "--model", f"{tmp_path / 'm.py'}:Whole", "--epochs", 1)

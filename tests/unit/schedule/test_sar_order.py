@@ -112,7 +112,7 @@ def test_the_first_rows_travel_while_the_local_block_is_computed():
         graph = shard(comm, prefetch=1)
 
         def message(src, dst, edge):
-            if len(edge.ids) > 1 and comm.rank not in live_buffers:  # the first call but for the probe: the local block
+            if len(set(edge.ids)) > 1 and comm.rank not in live_buffers:  # the first call but for the probe: the local block
                 end = time.monotonic() + 60
                 while not graph.profile.live_remote_buffers and time.monotonic() < end:
                     time.sleep(0.001)
