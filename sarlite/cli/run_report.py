@@ -303,8 +303,9 @@ def _links(counts):
 
 
 def _minibatches(batches, n_ranks, measurements):
-    """Yield rows, (name, text), of the table printed after training, about steps of minibatches and caches. `batches` None, for a
-    full-batch run, yields nothing.
+    """Yield rows (name, text) of the table printed after training: the numbers of minibatch steps, and the hits of the halo caches.
+    `batches` has the settings of the minibatches; None stands for a full-batch run, which yields nothing. `measurements` are the run's
+    measured values by name, and `n_ranks` is the number of ranks.
     """
     if not batches:
         return

@@ -1,4 +1,4 @@
-"""`Staged`, a request of several steps, which all communicators use."""
+"""`Staged`, a non-blocking request that does several requests one after the other. All communicators use this class."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Functions that send each row of an array to a rank of its own, and that return an answer for each row."""
+"""Functions that send each row of an array to the rank chosen for the row, and that return an answer for each row."""
 
 from collections.abc import Callable
 

@@ -204,9 +204,10 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield (position, table, offsets, start) for each relation with edges into rows `first` to `last` - 1. The `EdgeTable` `table` has
-        the edges; `position` is where the relation's first row stands among these rows; `offsets` is the `indptr` of its rows; `start` is
-        the first row of its source type.
+        """Yield (position, table, offsets, start) for each relation with edges into the destination rows `first` to `last` - 1, a range
+        that may span several node types. `position` is the index in the range of the relation's first destination row, and `table` is the
+        `EdgeTable` with the edges. `offsets` is the part of the table's `indptr` for the range, and `start` is the first row of the source
+        type.
         """
         for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
             low, high = max(first, begin), min(last, end)

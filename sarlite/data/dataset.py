@@ -339,8 +339,8 @@ class Dataset:
 
 
 def _csr(relation, src, dst, lists, source):
-    """Return the `EdgeTable` of `relation` with the edges `src` -> `dst` sorted by destination, then source. `lists`, a reader's result,
-    has the numbers of nodes and the edges' features. Messages call the data `source`.
+    """Return the `EdgeTable` of `relation` with the edges `src` -> `dst`, sorted by destination, then source. `lists` is the data set as a
+    reader returned it; the numbers of nodes and the edge features are taken from it. Error messages call the data `source`.
     """
     n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)

@@ -214,7 +214,9 @@ def _write_ids(table, new_row, sink, chunk_size):
 
 
 def _by_row(table, new_row, chunk_size):
-    """Return the new row number of each stored row of `table`. `new_row` has the new row number of each original id."""
+    """Return the new row number of each row of `table`, in the order of the stored rows. `new_row` has the new row number for each original
+    id, and table.ids the original id of each stored row. `chunk_size` ids are read at a time.
+    """
     if table.ids is None:
         return new_row
     out = np.empty_like(new_row)

@@ -286,7 +286,9 @@ def is_relational(spec: AnyPath) -> bool:
 
 
 def is_of_graphs(spec: AnyPath) -> bool:
-    """Return True if `spec` names a set of graphs. Of a native directory only meta.json is read."""
+    """Return True if `spec`, the user's text or path for a data set, names a set of graphs instead of one graph. For a directory in
+    sarlite's own format only its meta.json is read.
+    """
     form, path, _ = _parse(str(spec))
     if form is not None:
         return form in _GRAPHS

@@ -272,9 +272,9 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Let the edges read their edge values in the order of edge ids, if `ids`, the id of each edge in the CSR `edges`, are a
-    permutation of 0 .. n - 1. Return (edges, ids): first `edges` with edge k reading the value at ids[k]; then None, as the ids are
-    now implied. For other ids return both arguments unchanged.
+    """Make the CSR `edges` read edge values that are stored in the order of edge ids, if possible, so that no array of ids is needed. If
+    `ids`, the id of each edge, is a permutation of 0 .. n - 1, return (new_edges, None): edge k of `new_edges` reads the value at position
+    ids[k]; otherwise return (edges, ids) unchanged.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

@@ -142,7 +142,9 @@ def _gated_sum(graph: LayerGraph, x: Tensor, reducer: str, gate: Tensor) -> tupl
 
 
 def _attend(message: fn.AttendLinear) -> fn.Attend:
-    """Return the attention message `message` as an `Attend`, whose rows are already multiplied by the weights of the `AttendLinear`."""
+    """Multiply the rows and scores of the attention message `message` by its weights, and return them as an `Attend`: the same attention of
+    rows that are multiplied already.
+    """
     n_heads, dst = message.src_weight.shape[1], message.dst
     z = (message.x @ message.weight).reshape(len(message.x), n_heads, message.weight.shape[1] // n_heads)
     dst = dst if message.dst_weight is None else dst @ message.dst_weight

@@ -344,8 +344,9 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of source rows, destination rows and edges, each summed over all ranks; (0, 0, 1) if unknown. For messages x W
-        the numbers decide if rows are first summed over edges or first multiplied by W.
+        """Numbers of source rows, destination rows and edges, each summed over all ranks. They decide if rows are first summed over edges
+        or first multiplied by a weight matrix; all ranks must decide alike. If a rank knows only its own numbers, (0, 0, 1) stands for them
+        on every rank.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes

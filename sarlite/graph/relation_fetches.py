@@ -142,7 +142,9 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
 
 
 def _separate(parts: HeteroParts, relation: Relation) -> list[GraphParts]:
-    """Return a list with one GraphParts, the data of one relation's Graph, which fetches its source rows itself."""
+    """Return [graph_parts] for one `relation` that does not share the fetch of its source rows with other relations. The only item is the
+    `GraphParts`, the data from which the relation's Graph is built.
+    """
     src_ids, dst_ids = parts.node_ids[relation[0]], parts.node_ids[relation[2]]
     return [build_part(parts.comm, parts.in_edges[relation], node_ids=dst_ids, src_ids=src_ids, n_src=len(src_ids),
                        options=parts.options, profile=parts.profile)]

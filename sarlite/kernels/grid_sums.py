@@ -210,10 +210,10 @@ def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid:
 def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array,  # noqa: E741
                  acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
                  dropout: EdgeDropout | None = None) -> None:
-    """Add a CSR's edges to the softmax of attention, as `attend` does, but with the same bits for any order of edges. `l` sums
-    exp(score - m), and `acc` sums exp(score - m) z, with terms rounded to multiples that `grid_l` and `grid` define. m must hold
-    each row's largest score, unless `l` and `acc` have no axis of levels (numbers of an exact sum): then m is computed, and both
-    get the rounded results.
+    """Add a CSR's edges to the softmax sums `l` and `acc` of attention, as `attend` does, but with the same bits for any order of edges.
+    Terms are rounded to multiples of powers of two that `grid_l` and `grid` define; axis 1 of `l` and `acc` has the float64 numbers
+    (levels) that store each sum. m must hold each row's largest score, unless `l` and `acc` lack this axis: then m is computed, and both
+    get rounded results.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 

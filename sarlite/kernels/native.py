@@ -265,8 +265,8 @@ def check_per_edge(name: str, a: Array | None, dtype: Any, n_edges: int, offsets
 
 
 def check_csr_rows(rows: Array | None, n_rows: int, n_out: int, index_dtype: ArrayDType, out_name: str = "out") -> None:
-    """Raise a ShapeError unless `rows` has the number of the output row of each CSR row, (n_rows,) of `index_dtype`. None is
-    allowed if `n_out`, the number of output rows, equals `n_rows`. The error calls the output `out_name`.
+    """Raise a ShapeError unless `rows` is an (n_rows,) array of `index_dtype`, whose entry k is the index of the output row of CSR row k.
+    None is allowed if `n_out`, the number of output rows, equals `n_rows`. The error message calls the output `out_name`.
     """
     if rows is not None:
         check("rows", rows, dtype=index_dtype, shape=(n_rows,))

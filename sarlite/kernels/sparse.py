@@ -67,8 +67,9 @@ def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Arra
 def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Array | None = None,
          eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
          dst_scale: Array | None = None, accumulate: bool = True) -> None:
-    """Add to `out` the product A @ x, where A is a CSR whose row i is added to out[rows[i]] (None: out[i]). Edge e of A has the
-    value weight[eid[e]], times src_scale of its source, times dst_scale of its destination; a factor that is None is 1.
+    """Add to `out` the product A @ x, where A is a CSR whose row i is added to out[rows[i]] (None: out[i]); accumulate=False overwrites
+    these rows instead. Edge e of A has the value weight[eid[e]], times src_scale of its source, times dst_scale of its destination; a
+    factor that is None is 1.
 
     ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]``. Here ``r = rows[i]``,
     or ``r = i`` if `rows` is None. The source is ``c = indices[e]``, or ``c = e`` if `indices` is None, for a segment

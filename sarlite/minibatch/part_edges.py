@@ -231,7 +231,7 @@ class PartEdges:
 
 
 class RelationEdges(EdgeSet):
-    """In-edges of a rank's rows from one relation, or all in-edges of its rows in a `Graph`, as samplers read them.
+    """In-edges of a rank's rows from which samplers draw: the edges of one relation of a `HeteroGraph`, or all edges of a `Graph`.
 
     The edges of each row are in ascending order of the sources' global ids, for any division and order of the rows.
 

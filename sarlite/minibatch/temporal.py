@@ -219,7 +219,7 @@ class PairNumbering:
         self.n_columns = n_columns
 
     def begin(self, seeds: Array) -> tuple[Array, Array]:
-        """Start a new batch; return (its distinct seeds, the number of each seed among them)."""
+        """Start a new batch. Return (distinct, index): the distinct seeds, and for each of `seeds` its index in `distinct`."""
         return self.add(np.empty(0, np.int64), seeds)
 
     def add(self, rows: Array, seeds: Array) -> tuple[Array, Array]:

@@ -42,7 +42,9 @@ class Transposes:
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[PickedGraph | PickedRelations]) -> None:
-        """Compute and store the transposes that `learn` recorded, in `graphs`, the layers' graphs of a new batch."""
+        """Compute the transposed CSR blocks that the backward pass of a new batch will need, and store them in `graphs`, the graphs of the
+        batch's layers. `learn` has recorded from earlier batches which layers need them.
+        """
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)

@@ -77,9 +77,9 @@ class EdgeSums:
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return a `RowSum` that computes the same sums as the accumulator `gradient`, but over the reversed edges, with sources
-        and destinations exchanged. It has `n_dst` rows, each multiplied by its factor in `dst_scale` (None: 1). `single_block`
-        matters to exact numerics alone.
+        """Return a `RowSum` over the reversed edges (sources and destinations exchanged) with the row shape, dtype and, in exact numerics,
+        rounding of the accumulator `gradient`. It has `n_dst` rows, each multiplied by its factor in `dst_scale` (None: 1). `single_block`,
+        True if one block holds all edges, lets exact numerics round the sums at once; other numerics ignore it.
 
         Parameters
         ----------

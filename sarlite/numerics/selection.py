@@ -29,7 +29,9 @@ class Numerics(Protocol):
     name: str
 
     def check_supported(self, name: str) -> None:
-        """Raise a ConfigError if this numerics does not support the primitive `name`."""
+        """Raise a ConfigError if this numerics, fast or exact, has no implementation of the tape's primitive (differentiable operation)
+        `name`.
+        """
 
     def check_rows(self, name: str, inputs: Sequence[object], placements: Sequence[Placement | None],
                    wants_grad: Sequence[bool], result: Placement, params: dict[str, object]) -> None:

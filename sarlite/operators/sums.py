@@ -90,7 +90,8 @@ class _SumForward:
 
 
 class SumBackward:
-    """Backward pass of `Sum`: d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
+    """Backward pass of `Sum`, y_i = s_i sum_j w_ij t_j x_j, with a scale s_i of destination i, a scale t_j of source j and an edge weight
+    w_ij. For the gradient g of y it computes d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
 
     Attributes
     ----------

@@ -296,9 +296,9 @@ class BoundArithmetic:
 
     def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
                rounds: int | Array) -> BoundTerm:
-        """Return the result of an operation as a BoundTerm, an array with error bounds, of value, magnitude, error and growth. If
-        its `rounds`, the number of roundings, is not 0, the error is enlarged by the change that underflow can cause in them. The
-        error is Inf where the value may overflow.
+        """Return a BoundTerm, an array with error bounds, that holds an operation's result `value`. `magnitude` is the sum of the absolute
+        values of its terms, `error` the error inherited from its arguments, and `growth` is k log(1 + u) for k roundings with unit roundoff
+        u. The error grows by the possible underflow in `rounds` roundings (0: none), and is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)

@@ -97,8 +97,8 @@ class Difference:
         return BoundedArray(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
     def fits(self, prediction: BoundedArray) -> bool:
-        """Return True if `prediction`, an array with error bounds, agrees with the returned array: all elements are within the
-        bounds, and some bound is finite.
+        """Return True if `prediction`, an array with error bounds, agrees with the array that the tested code returned: each element is
+        within its bounds. At least one bound must be finite, as infinite bounds agree with any array.
         """
         if np.shape(prediction.value) != self.got.shape or not self.got.size:
             return False

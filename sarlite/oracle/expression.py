@@ -281,9 +281,9 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Evaluate `exprs` in `arithmetic` for the arrays `inputs`; return {name: BoundedArray, values with error bounds}. `rounds` is
-    {name: number of later roundings that the bounds allow for}, by default 0. If `narrow` names a floating type, rows that edges
-    gather are rounded to this type first.
+    """Evaluate the expressions `exprs`, {name: Expr}, in `arithmetic` for the arrays `inputs`; return {name: BoundedArray}, the values with
+    error bounds. rounds[name] (default 0) is the number of extra roundings of this result that its bounds allow for. If `narrow` names a
+    floating type, source rows are rounded to this type before edges read them.
 
     Parameters
     ----------

@@ -27,7 +27,9 @@ class ModuleLike(Protocol):
 
 
 class LayerNames(NamedTuple):
-    """Kind of one layer or norm of a sarlite module, such as "gat", and {the paper's name of a parameter: name in the module}."""
+    """Names of the parameters of one layer or norm of a sarlite module. `kind` is its kind, such as "gat"; `names` is {name of a parameter
+    in the formula of the paper that introduced the kind: name of the parameter in the module}.
+    """
 
     kind: str
     names: dict[str, str]

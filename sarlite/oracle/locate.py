@@ -217,8 +217,8 @@ def _change(edge_sum: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -
 
 
 def describe(edge_sum: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return (text, edges): first a line that describes `changes`, the errors of the sums in `edge_sum`; then (src, dst) of each
-    edge that the line names.
+    """Return (text, edges). `text` describes in one line `changes`, the guessed mistakes in the sums `edge_sum`, such as "edge 3 (0 -> 2)
+    is lost". `edges` lists the (source, destination) of each edge in the text.
     """
     texts, edges, pending = [], [], list(changes)
     while pending:

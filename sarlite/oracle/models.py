@@ -165,9 +165,9 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Return (attributes, state) of a model with layers of one `kind`, such as "gat". Each attribute is set by the caller's
-    `attributes`, else by the shapes in `state`, else by a default; "each" lists the attributes of each layer. The returned state
-    lacks second copies of shared weights, and is None if `state` is.
+    """Complete the attributes (hyperparameters, such as widths) of a model whose layers have one `kind`, such as "gat"; return (attributes,
+    state). A value comes from the caller's `attributes`, else from the shapes in `state`, else from a default; attributes["each"] is a list
+    of one dict for each layer. The returned state has a weight that a layer stores twice only once; it is None if `state` is None.
     """
     requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, choices in OPTIONS.items():

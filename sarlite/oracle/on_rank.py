@@ -161,8 +161,9 @@ def _without_edges(difference: RankDifference, lost: Array) -> BoundedArray:
 
 
 def _with_rows(difference, replaced, others):
-    """Return the rows that this rank would return if the nodes in the mask `replaced` had the input rows of `others`, {name of an
-    input: array}.
+    """Return the rows that explain `difference`, a wrong result of this rank, if the rank has used wrong input rows. The result is the
+    expected output or gradient after the nodes in the mask `replaced` get the input rows of `others`, {name of an input: array}, in place
+    of their own.
     """
     by, arrays = difference.reference.arrays_by, {name: np.array(value) for name, value in difference.case.arrays.items()}
     for name, value in arrays.items():

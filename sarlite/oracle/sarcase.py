@@ -1,4 +1,5 @@
-"""Reading and writing of a .sarcase, a directory that holds one case as `case.json` and .npy files, without code or pickle.
+"""Reading and writing of a .sarcase, a directory that holds one test case (operator, graph, inputs and results) as `case.json` and .npy
+files, without code or pickle.
 
 case.json
     schema          1

@@ -76,7 +76,8 @@ class Ahead(Generic[T]):
         self._permits.put(True)
 
     def stop(self, at_once: bool = False) -> None:
-        """Ask the thread to end once it has produced the permitted items; with `at_once`, after the item in progress.
+        """Ask the thread to end after the items that the consumer has already permitted it to produce; with `at_once`, after the item in
+        progress.
 
         The caller must not take further items after `at_once`.
         """

@@ -97,7 +97,8 @@ class CommState:
 
 
 class Memo:
-    """Cache of a graph's results, which all ranks compute together and which are valid until `CommState.recover`.
+    """Cache of values that all ranks compute together from a graph, such as its normalized edge weights. `CommState.recover`, which is
+    called after the failure of a rank, empties the cache on every rank.
 
     If a rank fails, other ranks may have cached a result that the failed rank lacks. If they used the cached result
     after `recover`, they would skip an exchange that the failed rank waits for. So after `recover` every rank computes

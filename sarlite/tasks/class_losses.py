@@ -145,8 +145,9 @@ def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int
 
 
 def scaled_weights(weights: ClassWeights, counts: Array, n_rows: int, multilabel: bool) -> Array:
-    """Return the factor of the loss of each class or, if `multilabel`, of each label, (k,). `weights` are the user's weights or "balanced";
-    `counts` has the number of training rows of each class or label, and `n_rows` is the number of all training rows.
+    """Return the factor of the loss of each class or, if `multilabel`, of each label, (k,). `weights` are the user's weights {class:
+    weight}, or "balanced" for factors that grow as the class gets rarer, by the formulas under Returns. `counts` has the number of training
+    rows of each class or label, and `n_rows` is the number of all training rows.
 
     Parameters
     ----------

@@ -581,9 +581,9 @@ def _edge_masks(link_sets, split_functions, keys_of_links, seed, disjoint):
 
 
 def _pair_masks(one: Array, other: Array, split_of: Any, seed: int, disjoint: float) -> tuple[Array, Array]:
-    """Return two masks of the node pairs (one[i], other[i]). The first marks pairs that pass messages in evaluation: self loops, and pairs
-    in the split "train" by the function `split_of`. The second marks pairs that may be training targets: a random share `disjoint` (0: all)
-    of all pairs, without self loops.
+    """Return (message, target), two masks of the node pairs (one[i], other[i]). `message` is True for pairs whose edges carry messages in
+    evaluation: self loops, and pairs that split_of(one, other) puts into the split "train". `target` is True for possible training targets,
+    never self loops: a fraction `disjoint` of the pairs, drawn at random with `seed`, or all pairs if the fraction is 0.
     """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _target_mask(one, other, seed, disjoint) & ~loops

@@ -94,8 +94,9 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Read the negatives of links from a .pt file of OGB. Return (all pairs as ids within the node types `ends`, number of pairs for each
-    link). The number is 0 if all links share the pairs, and None, with no pairs, if the file has no negatives.
+    """Read the negatives of links (wrong node pairs to compare with) from a .pt file of OGB; return (pairs, per_link). `pairs` are ids
+    within the node types of `ends`, the heads and the tails. `per_link` is the number of pairs for each link, 0 if all links share all
+    pairs, and None if the file has no negatives (`pairs` is empty then).
 
     Returns
     -------

@@ -62,8 +62,9 @@ class Popularity:
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores of n x c pairs, (n, c). `tail` has the number of training links to each tail by relation, (n, c, n_relations),
-        and row i takes column relation[i], or column 0 if `relation` is None. Of `head`, only the shape is used.
+        """Score each of n x c node pairs by the popularity of its tail, the number of training links to the tail; return (n, c). `tail` has
+        these numbers for each relation, (n, c, n_relations); the score of pair (i, j) is tail[i, j, relation[i]], or tail[i, j, 0] if
+        `relation` is None. Only the shape of `head` is used.
         """
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

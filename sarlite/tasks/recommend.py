@@ -76,9 +76,9 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return (score, rank by score among all `destinations`) of the links from heads[i] to tails[i], (n, 2); `heads` and `tails` are row
-    numbers over all ranks. `decoder` computes scores from the encoder's output rows `h`. Pairs whose keys, (local row) * n_nodes + id, are
-    in `excluded` do not count; `n_bytes` limits the memory. Collective.
+    """Return (score, rank) of each link from heads[i] to tails[i], (n, 2): its rank is its position by score among the links from heads[i]
+    to all `destinations`. `heads` and `tails` count through the nodes of all MPI ranks, and `decoder` computes scores from the encoder's
+    output rows `h`. Pairs in `excluded`, (head's local row) * n_nodes + (tail's id), do not count; `n_bytes` limits the memory. Collective.
 
     Parameters
     ----------

@@ -370,7 +370,9 @@ class Task:
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the kind of targets, such as "classify", for `name`, the value of the option --task."""
+        """Return the name of the kind of targets, such as "classify" or "link", of the task that the option --task calls `name`. Both names
+        are the same for the tasks of sarlite.
+        """
         return name
 
     @classmethod

@@ -130,7 +130,8 @@ class FirstTimes:
         self._known, self._times = keys[order][first], times[order][first]
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the time of the first edge between one[i] and other[i], in either direction, (n,) int64. Collective.
+        """Return the earliest time of an edge between the nodes with ids one[i] and other[i], in either direction, (n,) int64. Each pair
+        must have an edge. Collective.
 
         Raises
         ------

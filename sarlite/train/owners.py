@@ -204,8 +204,9 @@ class Owners:
                                   "one int64 a row")
 
     def _check_piece(self, stored: Any, begin: int, last: int | None, ids: Array) -> int:
-        """Check that the checkpoint's ids `stored` from position `begin` on equal `ids` and are above the id `last` before them (None: no
-        id before); raise a CheckpointError otherwise. Return ids[-1].
+        """Compare one piece of this rank's `ids` with the checkpoint: its array `stored` must have exactly these ids at positions begin ..
+        begin + len(ids) - 1, ascending. All ids must be above `last`, the id at position begin - 1 (None for the first piece). Return
+        ids[-1], or raise a CheckpointError if a check fails.
         """
         stored_ids = self._read_ids(stored, begin, begin + len(ids), last)
         n = len(stored_ids)

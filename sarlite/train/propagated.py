@@ -29,9 +29,10 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return the model's input rows for this rank's data `part`: the features or, if the model has an attribute `powers`, features
-    propagated over the graph. These are stored in `folder` unless it is None; `data` is the data's identity, and `verify` checks the files.
-    Collective.
+    """Return the input rows of `model` for this rank's data `part`: the features or, if the model has an attribute `powers` (numbers of
+    propagation steps), features propagated over the graph. Propagated features are stored in `folder` and read from there in later runs
+    (None: not stored), after a check that they belong to `data`, a dict that identifies the data set. `verify` also compares the SHA-256 of
+    the stored files. Collective.
 
     A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features. S is the
     normalized adjacency matrix D^-1/2 A D^-1/2.

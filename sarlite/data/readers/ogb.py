@@ -108,8 +108,9 @@ def _name(path):
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Return the set of graphs in `path`, a folder of OGB (ogbg-*), as a heterogeneous graph with the node types "node" and
-    "graph". `classes` is the number of classes (None: from the labels).
+    """Return the set of graphs in `path`, a folder of OGB (ogbg-*), as one heterogeneous graph with the node types "node" and "graph".
+    `classes` is the number of classes (None: from the labels); `task` is the kind of the graphs' labels, such as "regress" (None:
+    "classify").
 
     Parameters
     ----------

@@ -273,7 +273,9 @@ def _refuse_preamble(path, lines, asked):
 
 
 def _ask_about_comment(path, line, option_notation):
-    """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in `option_notation`."""
+    """Raise a DataError because `line`, the first line of the file `path`, may be a comment or a header. The error message lists the
+    options with which the user decides, written as `option_notation` writes options, such as in TOML or as function arguments.
+    """
     if line.startswith("%%MatrixMarket"):
         raise DataError(f"{path}: the file is a MatrixMarket matrix, not a table; scipy.io.mmread reads it, and Graph.from_scipy takes "
                         "the result")

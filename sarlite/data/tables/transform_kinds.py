@@ -233,7 +233,9 @@ class Standard(Kind):
 
 
 def _moments(column, mean, x):
-    """Return {"mean": `mean`, "deviation": standard deviation of the SQL expression `x` over the training rows}."""
+    """Return {"mean": mean, "deviation": standard deviation} of the SQL expression `x` over the training rows of the table column `column`.
+    `mean` is the mean of the expression, which the caller has computed; only the deviation is computed here.
+    """
     squares = f"fsum(({x} - {as_double(mean)}) * ({x} - {as_double(mean)})) / count(x)"
     return {"mean": mean, "deviation": math.sqrt(column.over(squares)[0])}
 

@@ -114,7 +114,8 @@ class HEC:
 
 
 class Caches:
-    """Caches of halo rows (remote neighbours' rows), one for each layer's input, and the pushes in progress. Construction is collective.
+    """Caches of halo rows (remote neighbours' rows), one for the input of each layer, and the unfinished pushes: messages with newly
+    computed rows for the caches of other ranks. Construction is collective.
 
     Parameters
     ----------
@@ -385,6 +386,8 @@ class CachedLayer(Picks):
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
     def _of_all(self, layer: Layer) -> PickedGraph:
-        """Return the graph of a sampled `layer` whose source rows are the local rows followed by the halo rows."""
+        """Return the graph of a sampled `layer` with all its source rows: the batch's local rows, followed by the halo rows that the layer
+        sampled.
+        """
         rows = np.concatenate([self.rows, layer.halo])
         return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])
