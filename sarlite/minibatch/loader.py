@@ -25,7 +25,7 @@ from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
 from sarlite.minibatch.sampler import Sampler, check_fanouts
 from sarlite.minibatch.samplers import make_sampler
 from sarlite.minibatch.seeds import Seeds, divide
-from sarlite.minibatch.temporal import Temporal, timed_edges
+from sarlite.minibatch.temporal import Temporal, check_unit, time_ranges, timed_edges
 from sarlite.minibatch.transposes import Transposes
 from sarlite.schedule.ahead import ahead
 from sarlite.tape.row_index import selected_rows
@@ -293,6 +293,8 @@ class NeighborLoader(Loader):
         self._seeds = divide(batches, self._sampling, self._seed_ids(), self.batch_size, self.seed)
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
         timed = timed_edges(self._part, self.temporal) if self.temporal else ()
+        self._time_ranges = time_ranges(self._part, self.temporal) if self.temporal else {}
+        together(comm, lambda: self.temporal and check_unit(np.asarray(self.temporal.seeds), self._time_ranges))
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
             self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate,
             temporal=self.temporal, timed=timed, dtype=getattr(self.x, "dtype", None))
@@ -407,7 +409,10 @@ class NeighborLoader(Loader):
         """Return the `times` of `seeds` as int64, (k,); None stays None."""
         if times is not None and self.temporal is None:
             raise ConfigError("times: the loader does not sample in time, as it was made without temporal")
-        return check_times("times", times, as_array(seeds).size)
+        checked = check_times("times", times, as_array(seeds).size)
+        if checked is not None:
+            check_unit(checked, self._time_ranges)
+        return checked
 
     def contents(self) -> dict[str, Ordered]:
         return self.caches.contents() if self.caches else {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, DataError
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
@@ -22,6 +22,8 @@ from sarlite.types import Array, ArrayDType, ArrayLike, DType
 PICKS = ("uniform", "latest")
 ALWAYS = np.iinfo(np.int64).min
 """Time of edges and nodes without a time, which exist from the beginning."""
+DATES_FROM = 10**15
+"""Nanoseconds from 1970 to 12 January 1970: times below this number and above its negative are taken for numbers of another unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,6 +348,35 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
             np.maximum(times, columns[edge_set.source_index][edge_set.edges.indices], out=times)
         sets.append(TimedEdges(edge_set, times))
     return sets
+
+
+def time_ranges(part: PartEdges, temporal: Temporal) -> dict[str, tuple[int, int]]:
+    """Return the (smallest, largest) time on this rank of "edges" and of "nodes", a dict by these words, without what has no times."""
+    nodes = temporal.nodes.values() if isinstance(temporal.nodes, Mapping) else [temporal.nodes]
+    arrays = {"edges": [edge_set.graph.edge_values.time for edge_set in part.sets], "nodes": nodes}
+    times = {name: np.concatenate([np.empty(0, np.int64), *(each for each in of_kind if each is not None)])
+             for name, of_kind in arrays.items()}
+    return {name: (int(of_kind.min()), int(of_kind.max())) for name, of_kind in times.items() if len(of_kind)}
+
+
+def check_unit(times: Array, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raise a DataError if all `times` of seeds are nanoseconds of dates and all times of edges or nodes are small numbers, or the
+    reverse. `ranges` is the result of `time_ranges`.
+
+    Every edge would be earlier than the seeds, so they would see the future, or every edge would be later.
+    """
+    if not len(times):
+        return
+    seeds = int(times.min()), int(times.max())
+    for name, others in ranges.items():
+        if {_is_dates(*seeds), _is_dates(*others)} == {True, False}:
+            raise DataError(f"times of seeds: {seeds[0]} to {seeds[1]}, but the times of {name} are {others[0]} to {others[1]}: the "
+                            "larger ones are nanoseconds of dates: give both as dates, or both as numbers of one unit")
+
+
+def _is_dates(first, last):
+    """Return True if times from `first` to `last` can only be nanoseconds of dates, False if they can hardly be, else None."""
+    return True if first >= DATES_FROM else False if -DATES_FROM < first and last < DATES_FROM else None
 
 
 def _check_recency(unit: object, graph: Any) -> None:

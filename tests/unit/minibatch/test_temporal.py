@@ -286,3 +286,29 @@ def test_times_of_a_batch_are_checked(times, message):
     assert loader.batch([3], times=day).graphs[0].edge_ids.tolist() == loader.batch([3], times=[5]).graphs[0].edge_ids.tolist()
     with pytest.raises(ConfigError, match="times: the loader does not sample in time"):
         NeighborLoader(graph, world.x, None, slice(None), fanouts=(2,), batch_size=3).batch([3], times=[5])
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("what", ["edges", "nodes"])
+def test_dates_beside_plain_numbers_are_refused(what, n_ranks):
+    """Numbers would all be earlier than dates, so that a seed would see later edges."""
+    dates, numbers = np.array(["1950-03-01", "2020-03-01", "2020-05-01"], "M8[D]"), np.array([10, 20, 30])
+    whole = Graph.from_edges([0, 1, 2], [1, 2, 1], 3)
+
+    def loader(graph, times, seeds, nodes):
+        graph = graph.with_edge_values(time=times[graph.edge_ids])
+        more = {"nodes": nodes[graph.node_ids]} if what == "nodes" else {}
+        return NeighborLoader(graph, np.eye(3)[graph.node_ids], None, slice(None), fanouts=(2,), batch_size=3,
+                              temporal=Temporal(seeds=seeds[graph.node_ids], **more))
+
+    def work(comm):
+        graph = whole.shard(comm, [0, 1, 0] if comm.size == 2 else [0, 0, 0])
+        edges = dates if what == "nodes" else numbers
+        with pytest.raises(DataError, match=f"times of seeds: .*times of {what} are [12]0 to "):
+            loader(graph, edges, dates[[1, 2, 2]], numbers)
+        rows = np.arange(graph.n_dst)
+        with pytest.raises(DataError, match="times of seeds: .*times of edges are [12]0 to "):
+            loader(graph, numbers, numbers, numbers).batch(rows, times=dates[[1, 2, 2]][rows])
+        assert loader(graph, dates, dates[[1, 2, 2]], dates).batch(rows, times=dates[rows]).n_global == 3
+
+    threads.run(n_ranks, work)
