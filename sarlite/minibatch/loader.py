@@ -294,7 +294,8 @@ class NeighborLoader(Loader):
         self._part, self._table = PartEdges(graph, local=remote == "local"), self.x
         timed = timed_edges(self._part, self.temporal) if self.temporal else ()
         self._time_ranges = time_ranges(self._part, self.temporal) if self.temporal else {}
-        together(comm, lambda: self.temporal and check_unit(np.asarray(self.temporal.seeds), self._time_ranges))
+        seed_times = np.asarray(self.temporal.seeds if self.temporal else ())
+        together(comm, lambda: check_unit(seed_times, self._time_ranges))
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
             self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate,
             temporal=self.temporal, timed=timed, dtype=getattr(self.x, "dtype", None))

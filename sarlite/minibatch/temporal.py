@@ -351,7 +351,7 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
 
 
 def time_ranges(part: PartEdges, temporal: Temporal) -> dict[str, tuple[int, int]]:
-    """Return the (smallest, largest) time on this rank of "edges" and of "nodes", a dict by these words, without what has no times."""
+    """Return a dict with the (smallest, largest) time on this rank of "edges" and of "nodes"; a key without times is left out."""
     nodes = temporal.nodes.values() if isinstance(temporal.nodes, Mapping) else [temporal.nodes]
     arrays = {"edges": [edge_set.graph.edge_values.time for edge_set in part.sets], "nodes": nodes}
     times = {name: np.concatenate([np.empty(0, np.int64), *(each for each in of_kind if each is not None)])
