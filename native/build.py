@@ -128,8 +128,8 @@ def flags():
     # No code reads floating point flags. With -ftrapping-math GCC keeps branches around arithmetic, so AVX2 loops stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
-    # GCC would unroll over edges and no longer vectorize over columns. The cost model is that of -O3; setup.py takes -O2 for some files.
-    compile_flags += [flag for flag in ("-fno-loop-unroll-and-jam", "-fvect-cost-model=dynamic") if _accepts(flag)]
+    if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges and no longer vectorize over columns
+        compile_flags.append("-fno-loop-unroll-and-jam")
     if sys.platform != "darwin" and _accepts("-fopenmp"):
         return [*compile_flags, "-fopenmp"], ["-fopenmp", *SANITIZE]
     compile_flags += ["-Wno-unused-variable", "-Wno-unused-parameter"]      # the sizes of thread teams
