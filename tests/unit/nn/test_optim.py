@@ -230,7 +230,7 @@ def test_schedule_longer_than_training():
 @pytest.mark.parametrize("make", [lambda flat: Adam(flat, 0.1, weight_decay=0.1),
                                   lambda flat: SGD(flat, 0.1, momentum=0.9, weight_decay=0.1)])
 def test_a_parameter_without_gradient_stays_as_it_is(make):
-    """Weight decay does not change it, nor does the momentum of the steps before."""
+    """Weight decay and the momentum of earlier steps do not change it."""
     model, free = Two(), Two()
     optimizer, other = make(flatten(model)), make(flatten(free))
     train(optimizer), train(other)

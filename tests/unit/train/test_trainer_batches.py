@@ -139,7 +139,7 @@ def test_trainers_with_label_inputs_take_steps_in_turn():
 
 
 def of_rows(*choice, labelled=True):
-    """Return a maker of a loader whose rows are those of the chosen splits."""
+    """Return a function that makes a loader of the rows of the chosen splits."""
     return lambda graph, x, labels, splits: NeighborLoader(
         graph, x, labels if labelled else None, np.concatenate([splits[k] for k in choice]), fanouts=(3, 3), batch_size=9)
 
